@@ -13,6 +13,8 @@
 //   device/original.h   operations of the original API
 //   device/successor.h  operations of its successor: channels of several lanes
 //   device/group.h      groups of threads that go on, or stop, as one
+//   device/window.h     windows: puts, gets, signals, counters and barriers by ranks, offsets and numbers
+//   device/stream.h     bytes from kernel to kernel: send, receive, forward, reduce
 //   device/mlx5.h       the same protocol on a queue pair of NVIDIA's NICs
 #ifndef TRUNKLINE_DEVICE_H
 #define TRUNKLINE_DEVICE_H
@@ -26,6 +28,8 @@
 #include "trunkline/device/original.h"
 #include "trunkline/device/successor.h"
 #include "trunkline/device/group.h"
+#include "trunkline/device/window.h"
+#include "trunkline/device/stream.h"
 #include "trunkline/device/mlx5.h"
 
 #endif

@@ -38,6 +38,8 @@ const OPENSHMEM: &str = "libtrunkline_shmem.so";
 
 /// Orders that the example `messages` of the engine knows.
 const MESSAGES: [&str; 1] = ["near"];
+/// Orders that its example `entries` knows: entries of device queues.
+const ENTRIES: &str = "device_";
 /// Calls for each message that count as none: what a longer run does besides, by the clock.
 const NO_CALLS: f64 = 0.05;
 /// The plugin's file, whose instructions alone are counted where a library of others does the rest.
@@ -66,6 +68,8 @@ struct Cycle {
     #[serde(default)]
     settings: BTreeMap<String, String>,
     same_as: Option<String>,
+    eighth_of: Option<String>,
+    within: Option<String>,
     instructions: u64,
     system_calls: Option<u64>,
 }
@@ -84,6 +88,8 @@ struct Built {
     lookups: PathBuf,
     /// Tagged messages inside one process.
     messages: PathBuf,
+    /// Entries of device queues inside one process.
+    entries: PathBuf,
     /// Calls of OpenSHMEM; none without a C compiler.
     calls: Option<PathBuf>,
     plugin: PathBuf,
@@ -95,7 +101,7 @@ struct Built {
 /// The source of that library, and the versions of its symbols.
 const DEVICES: [&str; 2] = ["crates/tests/tests/gpu/fake_verbs.c", "crates/tests/tests/gpu/fake_verbs.map"];
 
-type Counter = fn(&mut Command, &[String]) -> Result<u64>;
+type Counter = fn(&mut Command, &[String], &Cycle) -> Result<u64>;
 
 /// Counts and compares, or rewrites the limits; `false` when something is over its limit.
 ///
@@ -167,17 +173,19 @@ fn build(workspace: &Workspace) -> Result<Built> {
         "-p",
         "trunkline-shmem",
     ];
-    let wanted = ["--lib", "--example", "cycle", "--example", "lookup", "--example", "messages"];
-    let begin = ["build", "--quiet", "--profile", "budget"].into_iter();
+    let examples = ["cycle", "lookup", "messages", "entries"];
+    let begin = ["build", "--quiet", "--profile", "budget", "--lib"].into_iter();
+    let wanted = examples.iter().flat_map(|name| ["--example", name]);
     let args: Vec<&str> = begin.chain(packages).chain(wanted).collect();
     shell::cargo(&workspace.root, &args)?;
     let dir = workspace.target.join("budget");
-    let (program, plugin) = (dir.join("examples/cycle"), dir.join(PLUGIN));
-    let [lookups, messages] = ["lookup", "messages"].map(|name| dir.join("examples").join(name));
+    let plugin = dir.join(PLUGIN);
+    let [program, lookups, messages, entries] = examples.map(|name| dir.join("examples").join(name));
     Ok(Built {
         program,
         lookups,
         messages,
+        entries,
         plugin,
         calls: build_calls(&workspace.root, &dir),
         devices: build_devices(&workspace.root, &dir.join("devices")),
@@ -264,6 +272,7 @@ fn per_message(built: &Built, cycle: &Cycle, plant: &str, counter: Counter) -> R
             order if order.starts_with(CALLS) => built.calls.as_ref().unwrap_or(&built.program),
             order if LOOKUPS.contains(&order) => &built.lookups,
             order if MESSAGES.contains(&order) => &built.messages,
+            order if order.starts_with(ENTRIES) => &built.entries,
             _ => &built.program,
         };
         let mut words = vec![program.display().to_string(), built.plugin.display().to_string()];
@@ -277,7 +286,7 @@ fn per_message(built: &Built, cycle: &Cycle, plant: &str, counter: Counter) -> R
             command.arg(format!("LD_LIBRARY_PATH={}", devices.display())).arg("FAKE_VERBS_DMABUF=0");
         }
         command.args(["timeout", RUN_SECONDS]);
-        counter(&mut command, &words)
+        counter(&mut command, &words, cycle)
     };
     let (short, long) = (count(cycle.messages)?, count(2 * cycle.messages)?);
     Ok((long as f64 - short as f64).max(0.0) / cycle.messages as f64)
@@ -299,21 +308,23 @@ fn environment<'a>(cycle: &'a Cycle, plant: &str) -> BTreeMap<&'a str, String> {
 }
 
 fn plain(built: &Built, cycle: &Cycle) -> Result<()> {
-    per_message(built, cycle, "", |command, words| shell::output(command.args(words)).map(|_| 0)).map(drop)
+    per_message(built, cycle, "", |command, words, _| shell::output(command.args(words)).map(|_| 0)).map(drop)
 }
 
-/// Instructions of a whole run, by callgrind.
-fn instructions(command: &mut Command, words: &[String]) -> Result<u64> {
+/// Instructions of a whole run, or of what the cycle names of it, by callgrind.
+fn instructions(command: &mut Command, words: &[String], cycle: &Cycle) -> Result<u64> {
     let log = tempfile::NamedTempFile::new().context("a temporary file")?;
     let log_option = format!("--log-file={}", log.path().display());
     command.args(["valgrind", "--tool=callgrind", "--callgrind-out-file=/dev/null", &log_option]);
+    // It stands in the program as a part of a longer name.
+    command.args(cycle.within.as_ref().map(|name| format!("--toggle-collect=*{name}*")));
     shell::output(command.args(words))?;
     let text = read(log.path())?;
     collected(&text).with_context(|| format!("callgrind said no count: {text}"))
 }
 
 /// Those of the plugin itself, without the library below it.
-fn instructions_of_plugin(command: &mut Command, words: &[String]) -> Result<u64> {
+fn instructions_of_plugin(command: &mut Command, words: &[String], _: &Cycle) -> Result<u64> {
     let out = tempfile::NamedTempFile::new().context("a temporary file")?;
     let option = format!("--callgrind-out-file={}", out.path().display());
     command.args(["valgrind", "--tool=callgrind", "--log-file=/dev/null", &option]);
@@ -329,7 +340,7 @@ fn collected(text: &str) -> Option<u64> {
 
 /// System calls of a whole run, of all its threads: the fewest of some runs, because setting up waits for the clock, and
 /// that only adds to them.
-fn system_calls(command: &mut Command, words: &[String]) -> Result<u64> {
+fn system_calls(command: &mut Command, words: &[String], _: &Cycle) -> Result<u64> {
     let log = tempfile::NamedTempFile::new().context("a temporary file")?;
     let out = log.path().display().to_string();
     command.args(["strace", "-f", "-c", "-o", &out]).args(words);
@@ -372,21 +383,51 @@ fn compare(cycle: &Cycle, cost: Cost, findings: &mut Findings) {
     }
 }
 
-/// Compares those that are to cost as much as another one with that.
+/// Compares those whose cost is to stand to another one's as they say.
 fn compare_alike(limits: &Limits, costs: &[Cost], findings: &mut Findings) -> Result<()> {
     for (cycle, cost) in limits.cycle.iter().zip(costs) {
-        let Some(name) = &cycle.same_as else { continue };
-        let other = limits.cycle.iter().zip(costs).find(|(other, _)| other.name == *name);
-        let other = other.with_context(|| format!("{LIMITS}: {} is the same as no row", cycle.name))?.1;
-        if let (Some(one), Some(other)) = (cost.instructions, other.instructions) {
-            let alike = one.abs_diff(other) * 100 <= other * ALIKE;
-            println!("check budget {} as {name} ... {}", cycle.name, if alike { "ok" } else { "FAILED" });
-            if !alike {
+        let wanted = [(&cycle.same_as, Likeness::Same), (&cycle.eighth_of, Likeness::Eighth)];
+        for (name, likeness) in wanted.into_iter().filter_map(|(name, how)| Some((name.as_ref()?, how))) {
+            let other = limits.cycle.iter().zip(costs).find(|(other, _)| other.name == *name);
+            let other = other.with_context(|| format!("{LIMITS}: {} is like no row", cycle.name))?.1;
+            let (Some(one), Some(other)) = (cost.instructions, other.instructions) else { continue };
+            let holds = likeness.holds(one, other);
+            println!(
+                "check budget {} {likeness} {name} ... {}",
+                cycle.name,
+                if holds { "ok" } else { "FAILED" }
+            );
+            if !holds {
                 findings.add(&cycle.name, format!("{one} instructions a message, {name} takes {other}"));
             }
         }
     }
     Ok(())
+}
+
+/// How the cost of one stands to another's.
+#[derive(Clone, Copy)]
+enum Likeness {
+    Same,
+    Eighth,
+}
+
+impl Likeness {
+    const fn holds(self, one: u64, other: u64) -> bool {
+        match self {
+            Self::Same => one.abs_diff(other) * 100 <= other * ALIKE,
+            Self::Eighth => one * 8 <= other,
+        }
+    }
+}
+
+impl std::fmt::Display for Likeness {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Same => "as",
+            Self::Eighth => "at most an eighth of",
+        })
+    }
 }
 
 /// The file with new limits, everything else as it was.
@@ -478,6 +519,18 @@ mod tests {
         let counts = [990, 1010, 989, 1011].map(|two| found("a", two).unwrap());
         assert_eq!(counts, [0, 0, 1, 1]);
         assert!(found("c", 1000).is_err());
+    }
+
+    #[test]
+    fn what_takes_more_than_an_eighth_is_found() {
+        let part = Cycle { name: "b".into(), eighth_of: Some("a".into()), ..cycle() };
+        let limits = Limits { cycle: vec![cycle(), part] };
+        let found = |part| {
+            let cost = |instructions| Cost { instructions: Some(instructions), system_calls: None };
+            let mut findings = Findings::default();
+            compare_alike(&limits, &[cost(1000), cost(part)], &mut findings).map(|()| findings.broken.len())
+        };
+        assert_eq!([1, 125, 126].map(|part| found(part).unwrap()), [0, 0, 1]);
     }
 
     #[test]

@@ -41,6 +41,7 @@ const FLOORS: &[(&str, u8)] = &[
 const SAME_FLOOR: &[(&str, &str)] = &[
     ("bootstrap", "topo"),
     ("fabric", "mem"),
+    ("devq", "mem"),
     ("sim", "engine"),
     ("nccl", "choose"),
     ("trunkline", "choose"),

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on stops")]
 
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use serde_json::Value;
@@ -22,10 +23,81 @@ fn every_line_is_there_and_nothing_is_wrong() {
         // Four lines for each of two sizes, a signal, and three batches; two and four producers.
         assert_eq!((of_way("B1"), of_way("B2")), (12, 2), "{way}: {out}");
     }
+    // Of each mode two sizes and three batches; of a GPU they are skipped as one, or measured.
+    for way in ["M0", "M1"] {
+        let count = rows.iter().filter(|row| row["way"] == way && row["bench"] == "B5").count();
+        assert_eq!(count, 5, "{way}: {out}");
+    }
+    let gpus: Vec<_> = rows.iter().filter(|row| row["way"].as_str().unwrap().starts_with("M2")).collect();
+    match &gpus[..] {
+        [one] => assert!(one["skipped"].as_str().is_some_and(|reason| !reason.is_empty()), "{out}"),
+        all => assert_eq!(all.len(), 10, "{out}"),
+    }
     for bench in ["B3", "B4", "B6"] {
         assert!(rows.iter().any(|row| row["bench"] == bench), "{bench}: {out}");
     }
     assert!(bars.len() == 9 && bars.iter().all(|bar| bar["found"].as_f64().is_some_and(|found| found > 0.0)));
+}
+
+/// The rows of M2, over a library that stands for NVIDIA's driver (`crates/engine/tests/m2`), with kernels that NVRTC compiles; what takes the place of those are
+/// threads of the host, whose times mean nothing.
+#[test]
+fn a_gpu_is_measured_where_there_is_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let (driver, kernels) = (folder.path().join("libcuda.so.1"), folder.path().join("kernels.so"));
+    let Some(nvrtc) = kept() else { return skip("NVRTC is not kept: scripts/device-header") };
+    let built = build("cc", "stub.c", &driver, &["-Wl,-soname,libcuda.so.1"])
+        && build("c++", "kernels.cpp", &kernels, &["-std=c++17"]);
+    if !built {
+        return skip("no C or C++ compiler");
+    }
+    let mut command = Command::new(env!("CARGO_BIN_EXE_trunkline"));
+    command.args(["bench", "device", "-b", "8", "-e", "8", "-i", "32", "--json"]);
+    let paths = std::env::join_paths([folder.path(), nvrtc.as_path()]).unwrap();
+    let output = command.env("LD_LIBRARY_PATH", paths).env("STUB_KERNELS", &kernels).output().unwrap();
+    let (out, errors) = (String::from_utf8(output.stdout).unwrap(), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{out}{errors}");
+    let rows: Vec<Value> = out.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    for way in ["M2 device", "M2 pinned"] {
+        let of_way: Vec<_> = rows.iter().filter(|row| row["way"] == way).collect();
+        assert!(
+            of_way.len() == 4 && of_way.iter().all(|row| row["bench"] == "B5" && row["wrong"] == 0),
+            "{out}"
+        );
+        let measured = |row: &&Value| row["p50_us"].as_f64().or(row["rate_mops"].as_f64()) > Some(0.0);
+        assert!(of_way.iter().all(measured), "{out}");
+    }
+}
+
+fn build(compiler: &str, source: &str, to: &Path, more: &[&str]) -> bool {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let mut command = Command::new(compiler);
+    command.args(["-O2", "-shared", "-fPIC", "-pthread"]).args(more).arg("-I").arg(root.join("include"));
+    command.arg("-o").arg(to).arg(root.join("crates/engine/tests/m2").join(source));
+    command.status().is_ok_and(|status| status.success())
+}
+
+/// The folder of the NVRTC that `scripts/device-header` keeps.
+fn kept() -> Option<PathBuf> {
+    let home = |under: &str| std::env::var_os("HOME").map(|home| PathBuf::from(home).join(under));
+    let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from).or_else(|| home(".cache"))?;
+    let folders = std::fs::read_dir(cache.join("trunkline")).ok()?;
+    let mut found = folders.filter_map(|folder| Some(folder.ok()?.path().join("nvidia/cuda_nvrtc/lib")));
+    found.find(|folder| folder.join("libnvrtc.so.12").exists())
+}
+
+/// Says that it could not run and why, where `./test` counts it.
+fn skip(reason: &str) {
+    use std::io::Write as _;
+    let name = "bench device of a GPU that is none";
+    let required = std::env::var("TRUNKLINE_REQUIRE").unwrap_or_default();
+    assert!(!required.split(',').any(|one| one.trim() == "nvrtc"), "{name} must run: {reason}");
+    println!("SKIPPED {name}: {reason}");
+    if let Some(path) = std::env::var_os("TRUNKLINE_SKIP_LOG") {
+        let file = std::fs::OpenOptions::new().append(true).create(true).open(path);
+        let noted = file.and_then(|mut file| writeln!(file, "{name}: {reason}"));
+        assert!(noted.is_ok(), "cannot note a skip: {noted:?}");
+    }
 }
 
 #[test]

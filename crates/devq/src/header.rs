@@ -16,7 +16,7 @@ macro_rules! files {
 }
 
 /// All files. A kernel includes the first, that the others.
-pub const FILES: [File; 14] = files![
+pub const FILES: [File; 16] = files![
     "trunkline/device.h",
     "trunkline/device/abi.h",
     "trunkline/device/entry.h",
@@ -30,5 +30,7 @@ pub const FILES: [File; 14] = files![
     "trunkline/device/platform_host.h",
     "trunkline/device/queue.h",
     "trunkline/device/slot.h",
+    "trunkline/device/stream.h",
     "trunkline/device/successor.h",
+    "trunkline/device/window.h",
 ];

@@ -4,7 +4,7 @@
 //! engine *fetches* them in order, has them executed, and *completes* them in order. docs/wire.md, "Device queues", has the words.
 //!
 //! - [`memory`]: what the protocol asks of memory; the words of this process, or any others behind the same trait.
-//! - [`raw`]: words at an address. All unsafe code is there.
+//! - [`raw`]: words at an address. All unsafe code is there, but what the feature `cuda` adds.
 //! - [`queue`]: the producer's side: [`Queue`], [`Reservation`], [`Ticket`], and waiting.
 //! - [`bells`]: doorbells, and the bits that tell which have been rung.
 //! - [`slot`]: signals and counters, their poison, and their epochs.
@@ -14,6 +14,7 @@
 //! - [`verdict`]: what the leader of a group has learned, told to all of it.
 //! - [`lane`], [`original`], [`successor`]: the operations of two APIs, as entries.
 //! - [`view`], [`header`]: what kernels are given that use the twin of this protocol for devices, `include/trunkline/device.h`.
+//! - with the feature `cuda` `nvrtc`, which compiles kernels when a program starts, and `kernels`, which are this project's.
 //!
 //! Nothing here reads a clock, starts a thread, or executes an entry. A wait gets a [`Budget`], and says when that is spent.
 #![no_std]
@@ -28,8 +29,12 @@ pub mod consumer;
 pub mod drain;
 pub mod error;
 pub mod header;
+#[cfg(feature = "cuda")]
+pub mod kernels;
 pub mod lane;
 pub mod memory;
+#[cfg(feature = "cuda")]
+pub mod nvrtc;
 pub mod original;
 pub mod queue;
 pub mod raw;

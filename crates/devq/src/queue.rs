@@ -277,6 +277,9 @@ impl<M: Memory> Queue<M> {
         if (ticket.queue, ticket.epoch) != (self.shape.number(), self.shape.epoch()) {
             return Err(WaitError::Stale);
         }
+        if self.mutant.is("devq-looks-at-errors-first") {
+            let _seen = self.memory.load(at::ERROR, Relaxed);
+        }
         let frontier = Frontier(self.memory.load(at::FRONTIER, Acquire));
         if !frontier.covers(ticket.index) {
             return self.aborted().map_or(Ok(Poll::Busy), |why| Err(WaitError::Aborted(why)));

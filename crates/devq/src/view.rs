@@ -107,6 +107,33 @@ impl View {
     }
 }
 
+impl View {
+    /// As it lies in memory.
+    #[must_use]
+    pub fn to_words(&self) -> [u64; 16] {
+        let pair = |low: u32, high: u32| u64::from(low) | u64::from(high) << 32;
+        let [a, b, c, d, e] = self.reserved;
+        [
+            self.words,
+            self.told,
+            self.ring,
+            self.completions,
+            self.bell,
+            self.mark,
+            self.bit,
+            self.claims,
+            pair(self.depth, self.number),
+            pair(self.epoch, self.flags),
+            pair(self.shift, self.version),
+            a,
+            b,
+            c,
+            d,
+            e,
+        ]
+    }
+}
+
 /// A queue pair of an NVIDIA NIC, as its producers see it. The twin of `mlx5::QueuePair` in `include/trunkline/device/mlx5.h`.
 ///
 /// The completion queue is as deep as the ring, is this queue pair's alone, may overrun, and begins filled with ones. Indices begin where

@@ -2,13 +2,14 @@
 //!
 //! One [`Executor`] drains any number of queues, and looks only at those whose doorbell was rung or that have something under way. It is
 //! driven either by the very threads that post and wait ([`Mode::Inline`], M0) or by a thread of its own ([`Mode::Thread`], M1), which sleeps
-//! while there is nothing to do. [`Queues`] is what a front end holds of either.
+//! while there is nothing to do; or by one for queues that kernels of a GPU post to, which nobody can wake ([`Mode::Device`], M2). [`Queues`] is what a front end holds of either.
 //!
 //! - [`words`]: memory of queues, signals and counters, which tells the executor when somebody rings or waits.
 //! - [`network`]: what the executor asks of whatever carries bytes; [`rma`](crate::rma) is one.
 //! - [`region`]: keys of entries, and the memory that they stand for. An entry is a stranger's until its key, bounds and generation are checked.
 //! - [`port`]: entries as operations of the network, in as many pieces as that takes; how each ended.
 //! - [`executor`]: one pass over all queues; poison of signals that a dead peer would have raised; companions.
+//! - [`lanes`]: what a kernel of a GPU is given ([`Mode::Device`], M2).
 //! - [`driver`]: who makes the passes, and when it sleeps.
 //! - [`patience`]: how long a thread of the host waits, and lets others go on meanwhile.
 //!
@@ -16,14 +17,17 @@
 
 pub mod driver;
 pub mod executor;
+pub mod lanes;
 pub mod network;
 pub mod patience;
 pub mod port;
 pub mod region;
+mod rest;
 pub mod words;
 
 pub use driver::{Mode, Queues, QueuesError};
 pub use executor::{Executor, Pass};
+pub use lanes::{Job, Lanes, LanesError};
 pub use network::{Carried, Ended, Failure, Network, Place, Rma};
 pub use patience::Patience;
 pub use port::UNSUPPORTED;

@@ -6,6 +6,7 @@
 
 pub mod cuda;
 pub mod cuda_ipc;
+pub mod cuda_run;
 pub mod gdrcopy;
 pub mod hip;
 pub mod hip_ipc;
@@ -14,4 +15,5 @@ pub mod nvshmem;
 pub mod ofi;
 pub mod pmix;
 pub mod verbs;
+pub mod xpmem;
 pub mod ze;

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use anyhow::{Context as _, Result, bail};
 use syn::{ReturnType, Type};
-use trunkline_sys::{cuda, cuda_ipc, hip, hip_ipc, ze};
+use trunkline_sys::{cuda, cuda_ipc, cuda_run, hip, hip_ipc, ze};
 
 use super::{Facts, as_fact, prototypes};
 use crate::source::Source;
@@ -31,7 +31,11 @@ pub(super) const CUDA: Interface = Interface {
     known_by: "cuda.h",
     header: "xtask/bindings/probe_cuda.h",
     package: "CUDA toolkit; or set CPATH",
-    tables: &[("src/cuda.rs", &cuda::SYMBOLS), ("src/cuda_ipc.rs", &cuda_ipc::SYMBOLS)],
+    tables: &[
+        ("src/cuda.rs", &cuda::SYMBOLS),
+        ("src/cuda_ipc.rs", &cuda_ipc::SYMBOLS),
+        ("src/cuda_run.rs", &cuda_run::SYMBOLS),
+    ],
     young: &[],
     numbers: of_cuda,
 };
@@ -116,6 +120,9 @@ fn c_type(ty: &Type) -> Result<String> {
         "Context" => "struct CUctx_st",
         "u32" => "uint32_t",
         "Stream" => "struct CUstream_st",
+        "Module" => "struct CUmod_st",
+        "Function" => "struct CUfunc_st",
+        "Event" => "struct CUevent_st",
         "CudaIpcMemHandle" => "CUipcMemHandle",
         "MemAccessDesc" => "CUmemAccessDesc",
         "HipStream" => "struct ihipStream_t",
@@ -167,6 +174,12 @@ fn of_cuda() -> Vec<(&'static str, i64)> {
         ("CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES", pointer_attribute::ALLOWED_HANDLE_TYPES.into()),
         ("CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE", pointer_attribute::MEMPOOL_HANDLE.into()),
         ("CU_STREAM_NON_BLOCKING", cuda::STREAM_NON_BLOCKING.into()),
+        ("CUDA_ERROR_NOT_READY", cuda_run::NOT_READY.into()),
+        ("CU_MEMHOSTALLOC_PORTABLE", cuda_run::HOST_ALLOC_PORTABLE.into()),
+        ("CU_MEMHOSTALLOC_DEVICEMAP", cuda_run::HOST_ALLOC_DEVICEMAP.into()),
+        ("CU_EVENT_DISABLE_TIMING", cuda_run::EVENT_DISABLE_TIMING.into()),
+        ("CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR", cuda_run::COMPUTE_CAPABILITY_MAJOR.into()),
+        ("CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR", cuda_run::COMPUTE_CAPABILITY_MINOR.into()),
         ("CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS", cuda_ipc::IPC_MEM_LAZY_ENABLE_PEER_ACCESS.into()),
         ("CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR", cuda_ipc::MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR.into()),
         ("CU_MEM_LOCATION_TYPE_DEVICE", cuda_ipc::MEM_LOCATION_TYPE_DEVICE.into()),

@@ -20,12 +20,16 @@ Device queues between two ranks of this process. Kernels are threads, and entrie
   M1          by a thread, into memory of this process
   M1 soft:shm by a thread, over a software NIC through shared memory
   M1 soft:tcp the same through TCP
+  M2 device   by a thread, for a kernel of a GPU, from and to memory of the GPU
+  M2 pinned   the same, from and to memory of the host that the GPU sees
 
   B1  put + wait by ticket, by a counter that goes with it (fused), by a companion's WAIT; a signal; a put with
       a signal there and back (half of it); batches of 1, 16 and 64
   B2  producers of one queue
   B3  what a pass over 1,024 idle queues takes, and an entry of a full batch, without the other side
   B4  one counter for 64 peers against 64 tickets
+  B5  M0, M1 and M2 side by side: put + wait (of a GPU by its own clock), and batches of puts; of a GPU each with a
+      signal behind it. Without a GPU of NVIDIA, its driver and NVRTC the row says SKIPPED, and why
   B6  a channel of the standard library, there and back
 
 Times are medians (p50) and 99th percentiles; rates are millions of entries a second. The lines at the end compare

@@ -9,6 +9,7 @@ __attribute__((device)) constexpr bool is_no_fence(const char *name, const char 
 
 #include "kernels.h"
 #include "mlx5_kernels.h"
+#include "window_kernels.h"
 
 // One block a program.
 TRUNKLINE_KERNEL exercise(const tests::Job *job) { tests::exercise(*job, trunkline::this_block(job->group)); }
@@ -40,6 +41,33 @@ TRUNKLINE_KERNEL wait_as_group(trunkline::u64 *words, const trunkline::u64 *slot
 }
 
 TRUNKLINE_KERNEL exercise_mlx5(const tests::NicJob *job) { tests::exercise_nic(*job); }
+
+// Kernels over windows: a block a channel.
+TRUNKLINE_FN trunkline::Kernel of_block(const trunkline::Window &window, trunkline::u32 channel, trunkline::u64 ticks) {
+    trunkline::Group group = trunkline::this_block(trunkline::group_words(window, channel));
+    return trunkline::kernel_of(window, channel, group, trunkline::until(trunkline::now() + ticks));
+}
+
+TRUNKLINE_KERNEL ring_sum(const trunkline::Window *window, trunkline::u64 *numbers, trunkline::u64 count, unsigned *how) {
+    trunkline::Kernel kernel = of_block(*window, 0, 1000000000);
+    *how = tests::ring_sum(kernel, numbers, count).kind;
+}
+
+TRUNKLINE_KERNEL dispatch(const trunkline::Window *window, trunkline::u64 *tokens, trunkline::u64 count, unsigned *how) {
+    trunkline::Kernel kernel = of_block(*window, 0, 1000000000);
+    *how = tests::dispatch(kernel, tokens, count).kind;
+}
+
+TRUNKLINE_KERNEL halo(const trunkline::Window *window, double *cells, trunkline::u64 count, trunkline::u64 steps, unsigned *how) {
+    trunkline::Kernel kernel = of_block(*window, 0, 1000000000);
+    *how = tests::halo(kernel, cells, count, 0, steps).kind;
+}
+
+TRUNKLINE_KERNEL use_window(const trunkline::Window *window, trunkline::u64 *failed) {
+    trunkline::Kernel kernel = of_block(*window, 0, 1000000000);
+    *failed = tests::use_window(kernel);
+    trunkline::abort(kernel, 1);
+}
 
 #ifdef PLANT_SYSTEM_ATOMIC
 TRUNKLINE_KERNEL change_host(unsigned long long *word) {

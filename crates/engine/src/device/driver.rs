@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use trunkline_devq::{Queue, Slots};
 use trunkline_mem::Memory;
+use trunkline_mem::gpu::Device;
 use trunkline_proto::mutant::Mutant;
 
 use crate::device::executor::{Directory, Executor, QueueError};
@@ -30,6 +31,9 @@ const AWAKE: Duration = Duration::from_micros(100);
 const SLEEP_FIRST: Duration = Duration::from_micros(50);
 /// The longest sleep: others may ask this process for something, whose threads sleep, too.
 const SLEEP_MAX: Duration = Duration::from_millis(2);
+/// How long it stays awake, and how long it naps, where nobody can wake it.
+const DEVICE_AWAKE: Duration = Duration::from_millis(20);
+const NAP: Duration = Duration::from_micros(50);
 /// Passes between two looks at what others ask, while queues are busy.
 const SERVE_EVERY: u32 = 16;
 /// Passes of a thread that rings or waits, at most: it has its own to do.
@@ -42,6 +46,9 @@ pub enum Mode {
     Inline,
     /// M1: a thread.
     Thread,
+    /// M2: a thread that no producer can wake, as they are threads of a device ([`Queues::for_device`]). It looks at the doorbells again and again, and naps
+    /// for a moment where nothing has come for long.
+    Device,
 }
 
 /// Queues cannot be had.
@@ -111,6 +118,10 @@ impl<N: Network> Shared<N> {
     fn run(&self) {
         let (mut fruitless, mut passes, mut idle_since) = (0_u32, 0_u32, None);
         let (mut sleeps, mut slept) = (Waiting::patient(0, 0), false);
+        let (awake, first, most) = match self.mode {
+            Mode::Device => (DEVICE_AWAKE, NAP, NAP),
+            Mode::Inline | Mode::Thread => (AWAKE, SLEEP_FIRST, SLEEP_MAX),
+        };
         while !self.stop.load(Ordering::Relaxed) {
             let Some(mut executor) = self.executor.try_claim() else {
                 std::thread::yield_now();
@@ -138,12 +149,12 @@ impl<N: Network> Shared<N> {
                 continue;
             }
             let since = *idle_since.get_or_insert_with(Instant::now);
-            let is_early = fruitless < SPINS + YIELDS || since.elapsed() < AWAKE;
+            let is_early = fruitless < SPINS + YIELDS || since.elapsed() < awake;
             if pass.busy || is_early || self.mutant.is("dev-never-sleeps") {
                 std::thread::yield_now();
                 continue;
             }
-            let Pause::Park(longest) = sleeps.pause(SLEEP_FIRST, SLEEP_MAX) else { continue };
+            let Pause::Park(longest) = sleeps.pause(first, most) else { continue };
             self.sleep(longest);
             slept = true;
         }
@@ -174,8 +185,8 @@ impl<N: Network> Ringer for Shared<N> {
     fn rung(&self) {
         match self.mode {
             Mode::Inline => self.drive(false),
-            Mode::Thread if self.mutant.is("dev-wakes-nobody") => {}
-            Mode::Thread => self.wake(),
+            Mode::Thread | Mode::Device if self.mutant.is("dev-wakes-nobody") => {}
+            Mode::Thread | Mode::Device => self.wake(),
         }
     }
 
@@ -183,7 +194,7 @@ impl<N: Network> Ringer for Shared<N> {
     fn waits(&self) {
         match self.mode {
             Mode::Inline => self.drive(true),
-            Mode::Thread => {
+            Mode::Thread | Mode::Device => {
                 if !self.wanted.load(Ordering::Relaxed) {
                     self.wanted.store(true, Ordering::SeqCst);
                     self.wake();
@@ -200,8 +211,23 @@ impl<N: Network + 'static> Queues<N> {
     /// # Errors
     /// [`QueuesError`].
     pub fn start(network: N, queues: u32, mode: Mode, mutant: Mutant) -> Result<Self, QueuesError> {
+        match mode {
+            Mode::Device => Err(QueueError::Device.into()),
+            Mode::Inline | Mode::Thread => Self::drive(Executor::new(network, queues, mutant)?, mode, mutant),
+        }
+    }
+
+    /// Queues whose producers are threads of a device, executed by a thread ([`Mode::Device`]): made by [`Executor::make_lane`], in pinned memory.
+    ///
+    /// # Errors
+    /// [`QueuesError`].
+    pub fn for_device(network: N, queues: u32, device: Device, mutant: Mutant) -> Result<Self, QueuesError> {
+        Self::drive(Executor::for_device(network, queues, device, mutant)?, Mode::Device, mutant)
+    }
+
+    fn drive(executor: Executor<N>, mode: Mode, mutant: Mutant) -> Result<Self, QueuesError> {
         let shared = Arc::new(Shared {
-            executor: Lane::new(Executor::new(network, queues, mutant)?, mutant),
+            executor: Lane::new(executor, mutant),
             mode,
             asleep: AtomicBool::new(false),
             wanted: AtomicBool::new(false),
@@ -211,7 +237,7 @@ impl<N: Network + 'static> Queues<N> {
         });
         let thread = match mode {
             Mode::Inline => None,
-            Mode::Thread => {
+            Mode::Thread | Mode::Device => {
                 let run = Arc::clone(&shared);
                 let builder = std::thread::Builder::new().name("trunkline-devq".to_owned());
                 Some(builder.spawn(move || run.run()).map_err(QueuesError::Thread)?)

@@ -4,10 +4,12 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use trunkline_devq::{BellPage, Drain, Queue, Rules, Slots};
+use trunkline_devq::view::Own;
+use trunkline_devq::{BellPage, Drain, Memory as _, Queue, Rules, Slots, View};
 use trunkline_mem::Memory;
+use trunkline_mem::gpu::{CallError, Device};
 use trunkline_proto::mutant::Mutant;
-use trunkline_proto::wire::devq::{Companion, Poison, Shape, Status};
+use trunkline_proto::wire::devq::{Bells, Companion, Poison, Shape, Status};
 
 use crate::device::network::Network;
 use crate::device::port::Jobs;
@@ -51,13 +53,24 @@ pub struct Executor<N> {
     directory: Directory,
     /// The number and doorbell of the next queue.
     next: u32,
+    /// Where queues lie whose producers are threads of a device.
+    room: Option<Room>,
     watched: Vec<Watched>,
     looked: Instant,
     mutant: Mutant,
 }
 
+/// Pinned memory of the host, which a device sees.
+#[derive(Debug)]
+struct Room {
+    device: Device,
+    /// Where the device finds the page of doorbells, and each queue, by number.
+    page: u64,
+    queues: Vec<u64>,
+}
+
 /// No queue was made.
-#[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
+#[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum QueueError {
     /// It cannot be.
     #[error(transparent)]
@@ -65,6 +78,12 @@ pub enum QueueError {
     /// There are as many as doorbells.
     #[error("all {0} queues of this executor are made")]
     Full(u32),
+    /// There is no pinned memory for it.
+    #[error("no memory that both the host and the device see: {0}")]
+    Pinned(#[from] CallError),
+    /// The executor is no device's, or its queues are made by [`Executor::make_lane`].
+    #[error("queues of an executor for a device are made as lanes, and of no other")]
+    Device,
 }
 
 impl<N: Network> Executor<N> {
@@ -74,12 +93,26 @@ impl<N: Network> Executor<N> {
     /// [`QueueError::Shape`].
     pub fn new(network: N, queues: u32, mutant: Mutant) -> Result<Self, QueueError> {
         let queues = queues.clamp(1, trunkline_proto::wire::devq::BELLS_MAX);
-        let bells = trunkline_proto::wire::devq::Bells::new(queues)?;
-        let page = BellPage::create(Words::heap(bells.bytes()), queues, mutant)?;
-        let drain = Drain::new(page.clone(), mutant);
-        let jobs = Jobs::new(network, mutant);
+        let page = BellPage::create(Words::heap(Bells::new(queues)?.bytes()), queues, mutant)?;
+        Ok(Self::with(network, page, None, mutant))
+    }
+
+    /// The same, for queues whose producers are threads of a device: they lie in pinned memory, with a byte for each doorbell.
+    ///
+    /// # Errors
+    /// [`QueueError`].
+    pub fn for_device(network: N, queues: u32, device: Device, mutant: Mutant) -> Result<Self, QueueError> {
+        let queues = queues.clamp(1, trunkline_proto::wire::devq::BELLS_MAX);
+        let pinned = device.pinned(Bells::new(queues)?.by_bytes().bytes() as usize)?;
+        let page = BellPage::create_for_devices(Words::of(pinned.memory().clone()), queues, mutant)?;
+        let room = Room { device, page: pinned.at(), queues: Vec::new() };
+        Ok(Self::with(network, page, Some(room), mutant))
+    }
+
+    fn with(network: N, page: BellPage<Words>, room: Option<Room>, mutant: Mutant) -> Self {
+        let (drain, jobs) = (Drain::new(page.clone(), mutant), Jobs::new(network, mutant));
         let (directory, looked) = (Directory::default(), Instant::now());
-        Ok(Self { page, drain, jobs, directory, next: 0, watched: Vec::new(), looked, mutant })
+        Self { page, drain, jobs, directory, next: 0, room, watched: Vec::new(), looked, mutant }
     }
 
     /// Makes a queue, whose first index is `first`.
@@ -87,12 +120,53 @@ impl<N: Network> Executor<N> {
     /// # Errors
     /// [`QueueError`].
     pub fn make_queue(&mut self, depth: u32, first: u64) -> Result<Queue<Words>, QueueError> {
+        if self.room.is_some() {
+            return Err(QueueError::Device);
+        }
+        self.make(depth, first)
+    }
+
+    /// Makes a queue for threads of a device, and its companion, which it has from the beginning: a kernel that is under way keeps new memory from
+    /// being pinned. Their numbers.
+    ///
+    /// # Errors
+    /// [`QueueError`].
+    pub fn make_lane(&mut self, depth: u32, first: u64) -> Result<[u32; 2], QueueError> {
+        if self.room.is_none() {
+            return Err(QueueError::Device);
+        }
+        let (queue, companion) = (self.make(depth, first)?, self.make(depth, first)?);
+        let [number, of] = [&queue, &companion].map(|queue| queue.shape().number());
+        queue.answer(Companion::Queue(of));
+        Ok([number, of])
+    }
+
+    /// What a kernel is given of such a queue; `own` is where the words lie that its device's threads change. `None`: there is no such queue.
+    #[must_use]
+    pub fn view(&self, number: u32, own: Own) -> Option<View> {
+        let room = self.room.as_ref()?;
+        let at = *room.queues.get(number as usize)?;
+        let directory = self.directory.lock().unwrap_or_else(PoisonError::into_inner);
+        let shape = *directory.get(&number)?.shape();
+        drop(directory);
+        View::new(&shape, at, self.page.bells(), room.page, Some(own))
+    }
+
+    fn make(&mut self, depth: u32, first: u64) -> Result<Queue<Words>, QueueError> {
         let number = self.next;
         if number >= self.page.count() {
             return Err(QueueError::Full(self.page.count()));
         }
         let shape = Shape::new(depth, number, 0, number)?;
-        let queue = Queue::create(Words::heap(shape.bytes()), shape, first, &self.page, self.mutant)?;
+        let (shape, words) = match &mut self.room {
+            None => (shape, Words::heap(shape.bytes())),
+            Some(room) => {
+                let pinned = room.device.pinned(shape.for_device().bytes() as usize)?;
+                room.queues.push(pinned.at());
+                (shape.for_device(), Words::of(pinned.memory().clone()))
+            }
+        };
+        let queue = Queue::create(words, shape, first, &self.page, self.mutant)?;
         self.next += 1;
         self.jobs.grow(WINDOW.min(depth));
         // An atomic is held until the writes before it are placed, whatever the network promises.
@@ -133,7 +207,7 @@ impl<N: Network> Executor<N> {
         self.jobs.regions.forget(member, key);
     }
 
-    /// A member raises these signals, `count` of them, in this memory: when it is gone they are poisoned.
+    /// A member raises these signals in this memory, or those of a region whose [`Region::words`] it is: when it is gone they are poisoned.
     pub fn watch(&mut self, member: Member, memory: Memory, slots: Slots) {
         let (Slots::Bare { count, .. } | Slots::Poisoned { count, .. }) = slots;
         self.watched.push(Watched { member, memory, slots, count });
@@ -175,7 +249,6 @@ impl<N: Network> Executor<N> {
     /// Whether a doorbell was rung that no pass has seen. Looked at before its owner falls asleep.
     #[must_use]
     pub fn is_rung(&self) -> bool {
-        use trunkline_devq::Memory as _;
         let bells = self.page.words();
         let bit = |group: u32| 64 + u64::from(group) * 8;
         (0..self.page.groups()).any(|group| bells.load(bit(group), std::sync::atomic::Ordering::SeqCst) != 0)
@@ -214,6 +287,9 @@ impl<N: Network> Executor<N> {
             // No queue of this process has failed, so none is named.
             let word = Poison { status: Status::PeerDead, queue: u32::MAX }.to_word();
             for slot in (0..watched.count).filter_map(|number| watched.slots.slot(number)) {
+                if jobs.poison_words(&watched.memory, slot.error, word) {
+                    continue;
+                }
                 let _ = watched.memory.update(slot.error, |old| (old == 0).then_some(word));
             }
             false

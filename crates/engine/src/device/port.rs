@@ -9,28 +9,18 @@ use trunkline_devq::{Job, Outcome, Port};
 use trunkline_mem::Memory;
 use trunkline_proto::mutant::Mutant;
 use trunkline_proto::rma::atomic::Action;
-use trunkline_proto::wire::devq::{Atomic, Entry, Inline, Poison, Remote, Status, Work};
+use trunkline_proto::wire::devq::{Atomic, Entry, Poison, Remote, Status, Work};
 
 use crate::device::network::{Carried, Ended, Failure, Network, Place};
 use crate::device::region::{Copies, Found, Regions};
-use crate::rma::{Local, Member, Source};
+use crate::device::rest::{Ready, Rest, bring, copy, get, put};
+use crate::rma::{Member, Source};
 
 /// Status of an entry whose operation no network here carries: NOTIFY, and a WRITE with an immediate.
 pub const UNSUPPORTED: Status = Status::Other(256);
 
 /// How long a poison word may be on its way over a link before the control stream says it as well.
 const POISON_TIME: Duration = Duration::from_millis(20);
-
-/// What is left to begin of an entry.
-#[derive(Clone, Debug)]
-enum Rest {
-    Nothing,
-    Put { to: Place, from: Local },
-    Inline { to: Place, bytes: Inline },
-    Get { from: Place, into: Local },
-    Copy { copies: Arc<dyn Copies>, from: (Memory, u64), to: (Memory, u64), len: u64 },
-    Atomic { at: Place, action: Action, fetches: bool },
-}
 
 /// Something under way.
 #[derive(Clone, Debug)]
@@ -40,6 +30,8 @@ struct Flight {
     /// The entry, by queue and index; nothing for what no entry waits for.
     of: Option<(u32, u64)>,
     rest: Rest,
+    /// What follows when all of that has ended well: bytes of a device go to the network, and come from it, by way of the host.
+    then: Rest,
     /// Pieces that have begun and not ended.
     under_way: u32,
     /// Stands in [`Jobs::waits`].
@@ -50,12 +42,6 @@ struct Flight {
     steps: Option<(Place, Atomic, Option<u64>)>,
     /// The error word that it sets.
     poison: Option<(Place, u64)>,
-}
-
-/// What is known of an entry once it was looked at.
-enum Ready {
-    Done(u64),
-    Later(Rest, Option<(Place, Atomic, Option<u64>)>),
 }
 
 /// All entries that have begun and not ended.
@@ -106,6 +92,7 @@ impl<N: Network> Jobs<N> {
             generation: 0,
             of: None,
             rest: Rest::Nothing,
+            then: Rest::Nothing,
             under_way: 0,
             waits: false,
             failed: None,
@@ -138,7 +125,7 @@ impl<N: Network> Jobs<N> {
         let mut ended = std::mem::take(&mut self.ended);
         let mut moved = self.network.go_on(&mut ended);
         for one in ended.drain(..) {
-            self.on_ended(one.cookie, one.how);
+            self.on_ended(one.cookie, one.how.map(Some));
         }
         self.ended = ended;
         moved |= self.take_copies();
@@ -170,7 +157,7 @@ impl<N: Network> Jobs<N> {
         let moved = !copied.is_empty();
         for (cookie, how) in copied.drain(..) {
             let failed = |reason| Failure { status: Status::Network, reason };
-            self.on_ended(cookie, how.map(|()| 0).map_err(failed));
+            self.on_ended(cookie, how.map(|()| None).map_err(failed));
         }
         self.copied = copied;
         moved
@@ -182,6 +169,10 @@ impl<N: Network> Jobs<N> {
             // There is a place for each entry; what sets error words may come on top.
             self.grow(64);
         }
+        if self.mutant.is("dev-flights-allocate") {
+            self.over = self.over.drain(..).collect();
+            self.over.reserve(self.flights.len());
+        }
         let at = self.free.pop()?;
         let flight = self.flights.get_mut(at as usize)?;
         let generation = flight.generation.wrapping_add(1);
@@ -189,6 +180,7 @@ impl<N: Network> Jobs<N> {
             generation,
             of,
             rest,
+            then: Rest::Nothing,
             under_way: 0,
             waits: false,
             failed: None,
@@ -236,15 +228,15 @@ impl<N: Network> Jobs<N> {
                 }
                 Carried::Failed(failure) => {
                     flight.failed = flight.failed.or(Some(failure));
-                    flight.rest = Rest::Nothing;
+                    (flight.rest, flight.then) = (Rest::Nothing, Rest::Nothing);
                 }
             }
         }
         self.finish(at);
     }
 
-    /// A piece has ended.
-    fn on_ended(&mut self, cookie: u64, how: Result<u64, Failure>) {
+    /// A piece has ended, and brings a value if that is its to bring.
+    fn on_ended(&mut self, cookie: u64, how: Result<Option<u64>, Failure>) {
         let at = cookie as u32;
         let Some(flight) = self.flights.get_mut(at as usize) else { return };
         if flight.generation != (cookie >> 32) as u32 || flight.under_way == 0 {
@@ -254,12 +246,16 @@ impl<N: Network> Jobs<N> {
         match how {
             Err(failure) => {
                 flight.failed = flight.failed.or(Some(failure));
-                flight.rest = Rest::Nothing;
+                (flight.rest, flight.then) = (Rest::Nothing, Rest::Nothing);
             }
             Ok(value) => {
-                flight.value = value;
+                flight.value = value.unwrap_or(flight.value);
                 flight.step();
             }
+        }
+        let is_first_over = flight.under_way == 0 && matches!(flight.rest, Rest::Nothing);
+        if is_first_over {
+            flight.rest = std::mem::replace(&mut flight.then, Rest::Nothing);
         }
         if matches!(flight.rest, Rest::Nothing) {
             self.finish(at);
@@ -289,6 +285,7 @@ impl<N: Network> Jobs<N> {
         }
         flight.generation = flight.generation.wrapping_add(1);
         (flight.under_way, flight.rest, flight.steps) = (0, Rest::Nothing, None);
+        flight.then = Rest::Nothing;
         self.free.push(at);
         if let Some((place, word)) = poison
             && failed.is_some()
@@ -340,8 +337,7 @@ impl<N: Network> Jobs<N> {
                     }
                     Found::There { heap } => {
                         let to = Place { member: to.peer, heap, offset: to.addr };
-                        let from = Local { heap: source.heap, offset: from.addr, len };
-                        Ok(Ready::Later(Rest::Put { to, from }, None))
+                        Ok(put(source, from.addr, to, len))
                     }
                 }
             }
@@ -349,6 +345,10 @@ impl<N: Network> Jobs<N> {
                 let len = bytes.bytes().len() as u64;
                 match self.regions.find(self.me, to.peer, to.key, to.addr, len)? {
                     _ if len == 0 => Ok(Ready::Done(0)),
+                    Found::Here { memory, copies, words: Some(words), .. } => {
+                        words.write(to.addr, bytes.bytes()).map_err(|_| Status::Access)?;
+                        Ok(Ready::Later(bring(copies, words, memory, (to.addr, len))?, None))
+                    }
                     Found::Here { memory, .. } => {
                         memory.write(to.addr, bytes.bytes()).map_err(|_| Status::Access)?;
                         Ok(Ready::Done(0))
@@ -369,8 +369,7 @@ impl<N: Network> Jobs<N> {
                     }
                     Found::There { heap } => {
                         let from = Place { member: from.peer, heap, offset: from.addr };
-                        let into = Local { heap: target.heap, offset: into.addr, len };
-                        Ok(Ready::Later(Rest::Get { from, into }, None))
+                        Ok(get(target, into.addr, from, len))
                     }
                 }
             }
@@ -381,6 +380,15 @@ impl<N: Network> Jobs<N> {
     fn look_at_atomic(&self, at: Remote, change: Atomic, poisoned: bool) -> Result<Ready, Status> {
         let len = if poisoned { 16 } else { 8 };
         let heap = match self.regions.find(self.me, at.peer, at.key, at.addr, len)? {
+            // Of a device's memory the host changes its own bytes, and brings them there.
+            Found::Here { memory, copies, words: Some(words), .. } => {
+                let old = words.update(at.addr, |old| Some(change.apply(old))).map_err(|_| Status::Access)?;
+                let value = if change.fetches() { old } else { 0 };
+                if self.mutant.is("dev-words-stay") {
+                    return Ok(Ready::Done(value));
+                }
+                return Ok(Ready::Changed(bring(copies, words, memory, (at.addr, 8))?, value));
+            }
             // Where NICs execute atomics, all of a word's are theirs.
             Found::Here { heap: Some(heap), .. } if !self.network.executes() => heap,
             Found::Here { memory, .. } => {
@@ -405,6 +413,17 @@ impl<N: Network> Jobs<N> {
         })
     }
 
+    /// Sets an error word of a region of this process that the CPU does not touch, by its bytes of the host. Whether there is such a region.
+    pub fn poison_words(&mut self, words: &Memory, at: u64, poison: u64) -> bool {
+        let Some(region) = self.regions.of_words(words) else { return false };
+        let _ = words.update(at, |old| (old == 0).then_some(poison));
+        let Ok(rest) = bring(region.copies.as_ref(), words, &region.memory, (at, 8)) else { return true };
+        if let Some(flight) = self.launch(None, rest) {
+            self.advance(flight);
+        }
+        true
+    }
+
     /// Sets the error word of what will not be changed.
     fn poison(&mut self, at: Remote, poisoned: bool, poison: Poison) {
         let word = poison.to_word();
@@ -412,6 +431,12 @@ impl<N: Network> Jobs<N> {
             return;
         };
         match self.regions.find(self.me, at.peer, at.key, error, 8) {
+            Ok(Found::Here { memory, copies, words: Some(words), .. }) => {
+                let _ = words.update(error, |old| (old == 0).then_some(word));
+                let Ok(rest) = bring(copies, words, memory, (error, 8)) else { return };
+                let Some(at) = self.launch(None, rest) else { return };
+                self.advance(at);
+            }
             Ok(Found::Here { memory, .. }) => {
                 let _ = memory.update(error, |old| (old == 0).then_some(word));
             }
@@ -445,6 +470,24 @@ impl<N: Network> Port for Jobs<N> {
         match self.look(entry) {
             Ok(Ready::Done(value)) => Some(Outcome::Done(value)),
             Err(status) => Some(Outcome::Failed { status, reason: 0 }),
+            Ok(Ready::Changed(rest, value)) => {
+                let at = self.launch(Some((queue, index)), rest)?;
+                if let Some(flight) = self.flights.get_mut(at as usize) {
+                    flight.value = value;
+                }
+                self.advance(at);
+                None
+            }
+            Ok(Ready::Both(first, then)) => {
+                let is_wrong = self.mutant.is("dev-sends-before-it-copies");
+                let (first, then) = if is_wrong { (then, first) } else { (first, then) };
+                let at = self.launch(Some((queue, index)), first)?;
+                if let Some(flight) = self.flights.get_mut(at as usize) {
+                    flight.then = then;
+                }
+                self.advance(at);
+                None
+            }
             Ok(Ready::Later(rest, steps)) => {
                 let unwaited = self.mutant.is("dev-signal-before-data")
                     && matches!(rest, Rest::Put { .. } | Rest::Copy { .. });
@@ -456,28 +499,6 @@ impl<N: Network> Port for Jobs<N> {
                 self.advance(at);
                 unwaited.then_some(Outcome::Done(0))
             }
-        }
-    }
-}
-
-impl Rest {
-    /// So many bytes have begun.
-    fn shrink(&mut self, bytes: u64) {
-        let left = match self {
-            Self::Put { to, from } => {
-                (to.offset, from.offset, from.len) =
-                    (to.offset + bytes, from.offset + bytes, from.len - bytes);
-                from.len
-            }
-            Self::Get { from, into } => {
-                (from.offset, into.offset, into.len) =
-                    (from.offset + bytes, into.offset + bytes, into.len - bytes);
-                into.len
-            }
-            Self::Nothing | Self::Inline { .. } | Self::Copy { .. } | Self::Atomic { .. } => 0,
-        };
-        if left == 0 {
-            *self = Self::Nothing;
         }
     }
 }
@@ -497,21 +518,6 @@ impl Flight {
         self.rest =
             Rest::Atomic { at, action: Action::CompareSwap { expect: found, swap: new }, fetches: true };
     }
-}
-
-/// Bytes within this process.
-fn copy(
-    copies: Option<&Arc<dyn Copies>>,
-    (from, at): (&Memory, u64),
-    (to, offset): (&Memory, u64),
-    len: u64,
-) -> Result<Ready, Status> {
-    if let Some(copies) = copies {
-        let (from, to) = ((from.clone(), at), (to.clone(), offset));
-        return Ok(Ready::Later(Rest::Copy { copies: Arc::clone(copies), from, to, len }, None));
-    }
-    to.copy_from(offset, from, at, len).map_err(|_| Status::Access)?;
-    Ok(Ready::Done(0))
 }
 
 fn note_copier(copiers: &mut Vec<(Arc<dyn Copies>, u32)>, copies: &Arc<dyn Copies>) {

@@ -47,13 +47,23 @@ impl Key {
     }
 }
 
-/// How bytes of a device's memory are moved by the device: asynchronously, as its copy engines do.
+/// How bytes of a device's memory are moved by the device: asynchronously, as its copy engines do. Of one executor: what ends is told to nobody else.
 pub trait Copies: fmt::Debug + Send + Sync {
     /// Begins to copy `len` bytes that are inside of both; one of them is the device's. False: not now.
     fn begin(&self, cookie: u64, from: (&Memory, u64), to: (&Memory, u64), len: u64) -> bool;
 
     /// Adds the copies that have ended since: their bytes are there, or why not.
     fn ended(&self, into: &mut Vec<(u64, Result<(), u32>)>);
+}
+
+impl Copies for trunkline_mem::gpu::Mover {
+    fn begin(&self, cookie: u64, from: (&Memory, u64), to: (&Memory, u64), len: u64) -> bool {
+        Self::begin(self, cookie, from, to, len)
+    }
+
+    fn ended(&self, into: &mut Vec<(u64, Result<(), u32>)>) {
+        Self::ended(self, into);
+    }
 }
 
 /// Where the error words of bare signals are, in the same region: values of 8 bytes side by side, and as many error words.
@@ -86,6 +96,19 @@ pub struct Region {
     pub table: ErrorTable,
     /// Who moves its bytes, where the CPU does not.
     pub copies: Option<Arc<dyn Copies>>,
+    /// Where the CPU does not touch it: as many bytes of the host in which entries change its words, and from which [`Region::copies`] then brings
+    /// them. So entries alone change those, and all executors that do have the same bytes here. Without it no word of it changes. If the heap is these
+    /// bytes, what is put from the region to other processes, and got from them, goes by way of them: bytes that are, hold no words. What
+    /// others put comes to these bytes, and not to the region.
+    pub words: Option<Memory>,
+}
+
+impl Region {
+    /// Memory of the host.
+    #[must_use]
+    pub const fn of_host(memory: Memory, heap: u8, table: ErrorTable) -> Self {
+        Self { memory, heap, table, copies: None, words: None }
+    }
 }
 
 /// A region of another member, as that has told of it.
@@ -99,6 +122,18 @@ pub struct Far {
     pub table: ErrorTable,
     /// The same bytes in this process, if it has them: nothing goes over the network then.
     pub near: Option<Memory>,
+    /// Of those, as [`Region::copies`].
+    pub copies: Option<Arc<dyn Copies>>,
+    /// Of those, as [`Region::words`].
+    pub words: Option<Memory>,
+}
+
+impl Far {
+    /// A region that is reached over the network, or whose bytes are in memory of the host in this process.
+    #[must_use]
+    pub const fn of_host(key: Key, len: u64, table: ErrorTable, near: Option<Memory>) -> Self {
+        Self { key, len, table, near, copies: None, words: None }
+    }
 }
 
 /// Where an entry's bytes are.
@@ -112,6 +147,8 @@ pub enum Found<'a> {
         heap: Option<u8>,
         /// Who moves its bytes, where the CPU does not.
         copies: Option<&'a Arc<dyn Copies>>,
+        /// Where its words are changed, where the CPU does not touch it.
+        words: Option<&'a Memory>,
     },
     /// At the member.
     There {
@@ -188,6 +225,12 @@ impl Regions {
         }
     }
 
+    /// The region of this process whose words are changed in this memory.
+    pub fn of_words(&self, words: &Memory) -> Option<&Region> {
+        let is_it = |region: &&Region| region.words.as_ref().is_some_and(|own| own.addr() == words.addr());
+        self.own.iter().filter_map(|own| own.region.as_ref()).find(is_it)
+    }
+
     /// A region of this process, for `len` bytes from `addr` on.
     ///
     /// # Errors
@@ -216,13 +259,17 @@ impl Regions {
         len: u64,
     ) -> Result<Found<'_>, Status> {
         if member == me {
-            let Region { memory, heap, copies, .. } = self.here(key, addr, len)?;
-            return Ok(Found::Here { memory, heap: Some(*heap), copies: copies.as_ref() });
+            let Region { memory, heap, copies, words, .. } = self.here(key, addr, len)?;
+            let (copies, words) = (copies.as_ref(), words.as_ref());
+            return Ok(Found::Here { memory, heap: Some(*heap), copies, words });
         }
         let far = self.there(member, key)?;
         self.is_inside(addr, len, far.len)?;
         Ok(match &far.near {
-            Some(memory) => Found::Here { memory, heap: None, copies: None },
+            Some(memory) => {
+                let (copies, words) = (far.copies.as_ref(), far.words.as_ref());
+                Found::Here { memory, heap: None, copies, words }
+            }
             None => Found::There { heap: far.key.number() },
         })
     }

@@ -41,9 +41,13 @@ fn rank(job: Job<SoftFabric, UnixHost>, me: u32, cards: &[[u8; 96]]) -> Rank {
     let heap = job.add_heap(memory.clone()).unwrap();
     let job: Over = Arc::new(job);
     let queues = Queues::start(Rma::new(Arc::clone(&job)).unwrap(), 64, Mode::Thread, planted()).unwrap();
-    let own = queues.add_region(Region { memory: memory.clone(), heap, table: TABLE, copies: None });
+    let own =
+        queues.add_region(Region { memory: memory.clone(), heap, table: TABLE, copies: None, words: None });
     assert_eq!(own, Some(FIRST));
-    queues.learn(1 - me, Far { key: FIRST, len: BYTES as u64, table: TABLE, near: None });
+    queues.learn(
+        1 - me,
+        Far { key: FIRST, len: BYTES as u64, table: TABLE, near: None, copies: None, words: None },
+    );
     queues.watch(1 - me, &memory, Slots::Poisoned { slots: SLOTS, count: SLOTS_COUNT });
     Rank { me, job, queues, memory, keys: vec![FIRST; 2] }
 }
@@ -259,7 +263,7 @@ fn a_remote_waiter_hears_by_the_control_stream() {
         let job = Arc::clone(&ranks[0].job);
         let queues = Queues::start(Broken(Rma::new(job).unwrap()), 4, Mode::Thread, planted()).unwrap();
         let key = ranks[1].keys[1];
-        queues.learn(1, Far { key, len: BYTES as u64, table: TABLE, near: None });
+        queues.learn(1, Far { key, len: BYTES as u64, table: TABLE, near: None, copies: None, words: None });
         let queue = queues.queue(8).unwrap();
         let began = Instant::now();
         let ticket = queue.post(&[ranks[0].signal(1, 9, 1)], &mut patience()).unwrap();
@@ -300,8 +304,11 @@ fn an_executor_that_ends_makes_room_for_another() {
             std::thread::sleep(Duration::from_millis(3));
             assert_eq!(queue.poll(ticket), Ok(Poll::Busy));
         }
-        let region = Region { memory, heap: 0, table: TABLE, copies: None };
+        let region = Region { memory, heap: 0, table: TABLE, copies: None, words: None };
         assert_eq!(ranks[0].queues.add_region(region), Some(ranks[0].keys[0]));
-        ranks[0].queues.learn(1, Far { key: far, len: BYTES as u64, table: TABLE, near: None });
+        ranks[0].queues.learn(
+            1,
+            Far { key: far, len: BYTES as u64, table: TABLE, near: None, copies: None, words: None },
+        );
     }
 }

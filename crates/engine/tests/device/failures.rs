@@ -6,10 +6,12 @@ use trunkline_devq::{Budget as _, Condition, Memory as _, Queue, Slots, WaitErro
 use trunkline_engine::device::Words;
 use trunkline_proto::wire::devq::{Aborted, Entry, Local, Status, Work};
 
-use crate::ranks::{BARE, Rank, TABLE, WAYS, bytes_of, done, patience, planted, ranks};
+use crate::ranks::{BARE, Rank, TABLE, WAYS, Way, bytes_of, done, patience, planted, ranks};
 
 /// What the specification gives an error to reach all waiters.
 const BOUND: Duration = Duration::from_millis(100);
+/// How often a script is tried that takes longer than that.
+const TRIES: u32 = 3;
 /// Operations of the script.
 const SCRIPT: u32 = 32;
 
@@ -41,7 +43,46 @@ fn broken(rank: &Rank, at: u32) -> Entry {
     }
 }
 
-/// T8.
+/// Posts the script with a broken entry; how long it took until all who wait had been told.
+fn break_at(rank: &Rank, other: &Rank, way: Way, bad: u32) -> Duration {
+    let queue = rank.queues.queue(SCRIPT).unwrap();
+    let companion = rank.queues.queue(64).unwrap();
+    let entries: Vec<_> =
+        (0..SCRIPT).map(|at| if at == bad { broken(rank, at) } else { script(rank, at) }).collect();
+    let before: Vec<_> = (0..SCRIPT).map(|slot| other.slot(slot).read(&other.words())).collect();
+    // A counter for the last entry.
+    let wait = |index: u32| Entry::new(Work::Wait { queue: queue.shape().number(), index: index.into() });
+    let counted = 3000 + bad;
+    let began = Instant::now();
+    let last = queue.post(&entries, &mut patience()).unwrap();
+    let count = companion.post(&[wait(SCRIPT - 1), rank.signal(0, counted, 1)], &mut patience()).unwrap();
+    let Err(WaitError::Failed(fault)) = queue.wait(last, &mut patience()) else {
+        panic!("{way:?}: entry {bad} failed and nobody was told")
+    };
+    assert_eq!(fault.first_bad, u64::from(bad), "{way:?}");
+    for at in 0..SCRIPT {
+        let ticket = trunkline_devq::Ticket { index: at.into(), ..last };
+        assert_eq!(queue.poll(ticket).is_ok(), at < bad, "{way:?}: entry {at}, {bad} failed");
+    }
+    assert!(matches!(companion.wait(count, &mut patience()), Err(WaitError::Failed(_))), "{way:?}");
+    let counter = rank.slot(counted).wait(&rank.words(), Condition::AtLeast(1), &mut patience(), planted());
+    let Err(WaitError::Poisoned(poison)) = counter else { panic!("{way:?}: counter {counter:?}") };
+    assert!(rank.slot(counted).heal(&rank.words(), poison));
+    // Of the one whose own address is wild no rank has the word.
+    for slot in (0..SCRIPT).filter(|&at| at % 4 == 3 && at != bad) {
+        let seen = other.wait_signal(slot, before[slot as usize] + 1);
+        match slot {
+            _ if slot < bad => assert_eq!(seen, Ok(before[slot as usize] + 1), "{way:?}"),
+            _ => assert!(matches!(seen, Err(WaitError::Poisoned(_))), "{way:?}: {slot} {seen:?}"),
+        }
+        if let Some(poison) = other.slot(slot).poison(&other.words()) {
+            assert!(other.slot(slot).heal(&other.words(), poison));
+        }
+    }
+    began.elapsed()
+}
+
+/// T8: of each script. One during which the machine does something else is tried again; what is late by itself is late again.
 #[test]
 fn an_error_at_each_place_of_a_script_reaches_every_waiter() {
     for way in WAYS {
@@ -51,49 +92,14 @@ fn an_error_at_each_place_of_a_script_reaches_every_waiter() {
         done(&rank.queues.queue(4).unwrap(), &[rank.signal(1, 4000, 1)]);
         let mut times = Vec::new();
         for bad in 0..SCRIPT {
-            let queue = rank.queues.queue(SCRIPT).unwrap();
-            let companion = rank.queues.queue(64).unwrap();
-            let entries: Vec<_> =
-                (0..SCRIPT).map(|at| if at == bad { broken(rank, at) } else { script(rank, at) }).collect();
-            let before: Vec<_> = (0..SCRIPT).map(|slot| other.slot(slot).read(&other.words())).collect();
-            // A counter for the last entry, and one for the last that is well.
-            let wait =
-                |index: u32| Entry::new(Work::Wait { queue: queue.shape().number(), index: index.into() });
-            let counted = 3000 + bad;
-            let began = Instant::now();
-            let last = queue.post(&entries, &mut patience()).unwrap();
-            let count =
-                companion.post(&[wait(SCRIPT - 1), rank.signal(0, counted, 1)], &mut patience()).unwrap();
-            let Err(WaitError::Failed(fault)) = queue.wait(last, &mut patience()) else {
-                panic!("{way:?}: entry {bad} failed and nobody was told")
-            };
-            assert_eq!(fault.first_bad, u64::from(bad), "{way:?}");
-            for at in 0..SCRIPT {
-                let ticket = trunkline_devq::Ticket { index: at.into(), ..last };
-                assert_eq!(queue.poll(ticket).is_ok(), at < bad, "{way:?}: entry {at}, {bad} failed");
-            }
-            assert!(matches!(companion.wait(count, &mut patience()), Err(WaitError::Failed(_))), "{way:?}");
-            let counter =
-                rank.slot(counted).wait(&rank.words(), Condition::AtLeast(1), &mut patience(), planted());
-            assert!(matches!(counter, Err(WaitError::Poisoned(_))), "{way:?}: counter {counter:?}");
-            // Of the one whose own address is wild no rank has the word.
-            for slot in (0..SCRIPT).filter(|&at| at % 4 == 3 && at != bad) {
-                let seen = other.wait_signal(slot, before[slot as usize] + 1);
-                match slot {
-                    _ if slot < bad => assert_eq!(seen, Ok(before[slot as usize] + 1), "{way:?}"),
-                    _ => assert!(matches!(seen, Err(WaitError::Poisoned(_))), "{way:?}: {slot} {seen:?}"),
-                }
-                if let Some(poison) = other.slot(slot).poison(&other.words()) {
-                    assert!(other.slot(slot).heal(&other.words(), poison));
-                }
-            }
-            times.push(began.elapsed());
+            let mut tries =
+                (0..TRIES).map(|_| break_at(rank, other, way, bad)).inspect(|took| times.push(*took));
+            assert!(tries.any(|took| took < BOUND), "{way:?}: entry {bad} took too long {TRIES} times");
         }
         times.sort_unstable();
         let (median, slowest) = (times[times.len() / 2], times[times.len() - 1]);
         println!("{way:?}: all waiters of {SCRIPT} scripts were told after {median:?}, at most {slowest:?}");
-        // One in sixteen may meet a machine that does something else.
-        assert!(times[times.len() - 3] < BOUND && slowest < 20 * BOUND, "{way:?}: {times:?}");
+        assert!(slowest < 20 * BOUND, "{way:?}: {times:?}");
     }
 }
 

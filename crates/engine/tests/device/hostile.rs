@@ -76,6 +76,7 @@ fn keys_end_with_their_regions() {
             heap: region.heap,
             table: TABLE,
             copies: None,
+            words: None,
         });
         assert_ne!(again, Some(key));
         assert_eq!(status_of(rank, rank.signal(0, 0, 1)), Status::Stale, "{way:?}");

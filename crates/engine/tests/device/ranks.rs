@@ -85,7 +85,7 @@ pub(crate) fn ranks(count: usize, way: Way) -> Vec<Rank> {
         let heap = job.add_heap(memory.clone()).unwrap();
         let job = Arc::new(job);
         let queues = Queues::start(Rma::new(Arc::clone(&job)).unwrap(), 256, way.mode, planted()).unwrap();
-        let region = Region { memory: memory.clone(), heap, table: TABLE, copies: None };
+        let region = Region { memory: memory.clone(), heap, table: TABLE, copies: None, words: None };
         let keys = vec![queues.add_region(region).unwrap()];
         Rank { me: me as u32, job, queues, memory, keys }
     };
@@ -95,7 +95,8 @@ pub(crate) fn ranks(count: usize, way: Way) -> Vec<Rank> {
     for rank in &mut ranks {
         for (other, memory) in memories.iter().enumerate().filter(|(other, _)| *other as u32 != rank.me) {
             let near = way.near.then(|| memory.clone());
-            let far = Far { key: keys[other], len: BYTES as u64, table: TABLE, near };
+            let far =
+                Far { key: keys[other], len: BYTES as u64, table: TABLE, near, copies: None, words: None };
             rank.queues.learn(other as u32, far);
         }
         rank.keys.clone_from(&keys);

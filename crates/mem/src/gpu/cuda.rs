@@ -290,6 +290,26 @@ impl Cuda {
         self.retain(self.device(ordinal)?).map(drop)
     }
 
+    /// The same, and which it is.
+    pub(super) fn retained(&self, ordinal: u32) -> Result<*mut calls::Context, CallError> {
+        self.retain(self.device(ordinal)?)
+    }
+
+    /// Calls in a context that is retained.
+    pub(super) fn inside<T>(
+        &self,
+        mut context: *mut calls::Context,
+        call: impl FnOnce() -> T,
+    ) -> Result<T, CallError> {
+        // SAFETY: it is retained by whoever calls.
+        let pushed = unsafe { (self.calls.ctx_push_current)(context) };
+        self.check("cuCtxPushCurrent", pushed)?;
+        let result = call();
+        // SAFETY: what was pushed above is on top, as the call leaves the stack as it is. It cannot fail then.
+        let _ = unsafe { (self.calls.ctx_pop_current)(&raw mut context) };
+        Ok(result)
+    }
+
     /// Gives that back.
     pub(crate) fn release(&self, ordinal: u32) {
         if let Ok(device) = self.device(ordinal) {
@@ -313,7 +333,7 @@ impl Cuda {
     }
 
     /// The driver's handle of a device.
-    fn device(&self, ordinal: u32) -> Result<calls::Device, CallError> {
+    pub(super) fn device(&self, ordinal: u32) -> Result<calls::Device, CallError> {
         let mut device = 0;
         // SAFETY: writes a handle to a place of ours.
         let code =

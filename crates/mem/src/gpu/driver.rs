@@ -9,6 +9,7 @@ use crate::Memory;
 
 use super::copies::{Copies, CopyError};
 use super::cuda::Cuda;
+use super::device::{Device, DeviceError};
 use super::hip::Hip;
 use super::lent;
 use super::{CallError, Export, ExportError, LookError, Mapping, Missing, Pointer, PointerKind};
@@ -179,6 +180,17 @@ impl Gpu {
         match &self.driver {
             Driver::Cuda(cuda) => Copies::new(cuda.clone(), device),
             Driver::Hip(_) => Err(CopyError::Vendor),
+        }
+    }
+
+    /// A device by its number, for kernels of this process.
+    ///
+    /// # Errors
+    /// [`DeviceError`].
+    pub fn device(&self, ordinal: u32) -> Result<Device, DeviceError> {
+        match &self.driver {
+            Driver::Cuda(cuda) => Device::new(cuda.clone(), ordinal),
+            Driver::Hip(_) => Err(DeviceError::Vendor),
         }
     }
 

@@ -6,6 +6,7 @@
 
 mod copies;
 pub(crate) mod cuda;
+mod device;
 mod dmabuf;
 mod driver;
 mod error;
@@ -17,6 +18,9 @@ pub(crate) mod library;
 mod pointer;
 
 pub use copies::{Copies, CopyError};
+pub use device::{
+    Arg, Device, DeviceError, LaunchError, MOVES_MAX, Mover, Pinned, Program, RangeError, Running,
+};
 pub use dmabuf::{DmaBuf, Export, ExportError, Mapping, Refusal};
 pub use driver::{Gpu, Vendor};
 pub(crate) use error::planted;

@@ -3,10 +3,14 @@
 use alloc::vec::Vec;
 
 use super::variants;
+use crate::limits::RAILS_MAX;
+use crate::mutant::Mutant;
 use crate::wire::devq::{
-    Aborted, Atomic, Bells, Companion, Completion, Entry, Fence, Frontier, Inline, Local, Owner, Poison,
-    Remote, Shape, Status, Work,
+    Aborted, Atomic, Bells, CARD_WORDS, Companion, Completion, Entry, Fence, Frontier, Inline, Local, Owner,
+    Poison, Remote, Shape, Status, WindowCard, Work,
 };
+use crate::wire::dial::Heap;
+use crate::wire::frame::Region;
 
 const SHAPE: Shape = match Shape::new(8, 3, 0, 0) {
     Ok(shape) => shape,
@@ -89,4 +93,50 @@ pub(super) fn seeds() -> Vec<Vec<u8>> {
     all.push(input(9, false, &[done.head(&SHAPE, 9)]));
     all.push(input(9, false, &[Frontier::new(9, true).0]));
     variants(&all)
+}
+
+/// What another rank tells of its part of a window: how many bytes it is to have, and the card.
+pub(super) fn window_card(bytes: &[u8]) {
+    let (len, rest) = bytes.split_at(bytes.len().min(8));
+    let ([len], words) = (words(len), words(rest));
+    let Ok(card) = WindowCard::from_words(&words, len, Mutant::NONE) else { return };
+    assert_eq!(card.to_words(), words);
+    assert!((1..=RAILS_MAX).contains(&card.heaps().len()));
+    assert!(card.key >> 8 > 0, "a generation");
+    for heap in card.heaps() {
+        assert_eq!(heap.len, len);
+        assert!(heap.region.addr.checked_add(len).is_some());
+    }
+    assert_eq!(WindowCard::new(card.config, card.key, card.heaps()), Some(card));
+}
+
+pub(super) fn window_card_seeds() -> Vec<Vec<u8>> {
+    let seed = |len: u64, words: &[u64]| {
+        let words = core::iter::once(&len).chain(words);
+        words.flat_map(|word| word.to_le_bytes()).collect::<Vec<u8>>()
+    };
+    let card = |rails: usize, key, len| {
+        let heap = |rail: u64| Heap { len, region: Region { key: rail << 33 | 5, addr: rail << 20 } };
+        let heaps: Vec<Heap> = (0..rails as u64).map(heap).collect();
+        WindowCard::new([65_536, 3, 2, 1, 0, 1, 0, 4096], key, &heaps).map(|card| card.to_words())
+    };
+    let whole: Vec<[u64; CARD_WORDS]> =
+        (1..=RAILS_MAX).filter_map(|rails| card(rails, 0x0100, 4096)).collect();
+    let mut seeds: Vec<Vec<u8>> = whole.iter().map(|words| seed(4096, words)).collect();
+    let two = whole.get(1).copied().unwrap_or([0; CARD_WORDS]);
+    let changed = |at: usize, word: u64| {
+        let mut words = two;
+        words[at] = word;
+        seed(4096, &words)
+    };
+    seeds.extend([changed(8, 5), changed(8, 1 << 32), changed(8, u64::from(u32::MAX)), changed(9, 1)]);
+    seeds.extend([
+        changed(11, u64::MAX),
+        changed(19, 3),
+        changed(12, 0),
+        seed(0, &two),
+        seed(4096, &two[..9]),
+    ]);
+    seeds.push(Vec::new());
+    seeds
 }

@@ -37,6 +37,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "strand", check: wire::strand, seeds: wire::strand_seeds },
     Target { name: "dial", check: wire::dial, seeds: wire::dial_seeds },
     Target { name: "devq", check: devq::words_of_a_queue, seeds: devq::seeds },
+    Target { name: "window_card", check: devq::window_card, seeds: devq::window_card_seeds },
     Target { name: "ipc", check: ipc::messages, seeds: ipc::message_seeds },
     Target { name: "ipc_hostile", check: ipc::hostile, seeds: ipc::hostile_seeds },
     Target { name: "window", check: ipc::windows, seeds: ipc::window_seeds },

@@ -1,5 +1,6 @@
 //! Device queues: entries, completions, and where their words lie. Only words go in and out; `devq` knows the memory they lie in.
 
+mod card;
 mod completion;
 mod entry;
 mod layout;
@@ -8,6 +9,7 @@ mod status;
 mod tests;
 mod window;
 
+pub use card::{CARD_WORDS, CONFIG_WORDS, CardError, WindowCard};
 pub use completion::{Completion, Owner};
 pub use entry::{
     Atomic, Entry, EntryError, Fence, INLINE_BYTES_MAX, Inline, LENGTH_MAX, Local, Remote, Work,

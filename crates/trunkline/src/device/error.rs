@@ -3,7 +3,7 @@
 use trunkline_devq::{Refusal, WaitError};
 use trunkline_engine::device::QueuesError;
 use trunkline_engine::rma::RmaError;
-use trunkline_proto::wire::devq::WindowShapeError;
+use trunkline_proto::wire::devq::{CardError, WindowShapeError};
 
 use crate::error::Error;
 
@@ -28,6 +28,15 @@ pub enum DeviceError {
     Differ {
         /// Which.
         rank: usize,
+    },
+    /// What a rank tells of its part cannot be.
+    #[error("rank {rank} tells of its part of a window what cannot be")]
+    Told {
+        /// Which.
+        rank: usize,
+        /// Why not.
+        #[source]
+        source: CardError,
     },
     /// There is no such channel.
     #[error("there is no channel {channel}: the window has {channels}, from 0")]

@@ -45,5 +45,5 @@ pub use error::{DeviceError, KernelError};
 pub use kernel::{Kernel, Posted, With};
 pub use trunkline_devq::WaitError;
 pub use trunkline_engine::device::Mode;
-pub use view::{DeviceTables, DeviceView, PeerView, QueueView};
+pub use view::{DeviceTables, DeviceView, LaneView, PeerView, VIEW_VERSION};
 pub use window::{Devices, Source, Window, WindowConfig};

@@ -1,18 +1,26 @@
-//! A window as plain numbers, for kernels that are not written in Rust: docs/wire.md, "Windows". Nothing here reads or writes memory.
+//! A window as plain numbers, for kernels that are not written in Rust: docs/wire.md, "Windows". `include/trunkline/device/window.h` has the same
+//! in C++, by the same names. Nothing here reads or writes memory.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
-use trunkline_devq::Queue;
+use trunkline_devq::{Queue, View};
 use trunkline_engine::device::{Key, Words};
 use trunkline_proto::wire::devq::stream_at;
 
 use super::window::Window;
 
-/// A window. All addresses are of this process; offsets are from the first byte of the window.
+/// Version of [`DeviceView`].
+pub const VIEW_VERSION: u32 = 2;
+
+/// Words by which the threads of a group meet (`GROUP_WORDS`).
+const GROUP_WORDS: usize = 16;
+
+/// A window, `Window` in C++. Addresses are of this process; offsets are from the first byte of the window.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct DeviceView {
-    /// Version of this, 1.
+    /// [`VIEW_VERSION`].
     pub version: u32,
     /// This rank.
     pub rank: u32,
@@ -38,28 +46,29 @@ pub struct DeviceView {
     pub base: u64,
     /// Bytes of data, from there on.
     pub bytes: u64,
-    /// Offsets of the first signal, of its base, and so on.
+    /// Offset of the first signal.
     pub signals_at: u64,
-    /// The same.
-    pub signal_bases_at: u64,
-    /// The same.
+    /// Address of the word with its base.
+    pub signal_bases: u64,
+    /// Offset of the first counter.
     pub counters_at: u64,
-    /// The same.
-    pub counter_bases_at: u64,
-    /// The same.
+    /// Address of the word with its base.
+    pub counter_bases: u64,
+    /// Offset of the first barrier's slots.
     pub barriers_at: u64,
-    /// The same.
-    pub epochs_at: u64,
-    /// The first stream, and how far the next one is.
+    /// Address of the word with how often this rank has come there.
+    pub epochs: u64,
+    /// Offset of the first stream, and how far the next one is.
     pub streams_at: u64,
     /// The same.
     pub stream_bytes: u64,
-    /// Address of the page of doorbells.
-    pub bells: u64,
     /// Address of how each rank's part is named, a [`PeerView`] each.
     pub peers: u64,
-    /// Address of the queues, a [`QueueView`] each, by channel and then lane.
+    /// Address of the queues, a [`LaneView`] each, by channel and then lane.
     pub queues: u64,
+    /// Address of the words that kernels of a channel share: for each channel those of its group, two for each lane, and whose turn it is;
+    /// [`DeviceTables::words_of_channel`].
+    pub words: u64,
 }
 
 /// A window as plain numbers, and the tables that they point to.
@@ -70,7 +79,11 @@ pub struct DeviceTables {
     /// How each rank's part is named, by rank.
     pub peers: Arc<[PeerView]>,
     /// Queues, by channel and then lane.
-    pub queues: Arc<[QueueView]>,
+    pub queues: Arc<[LaneView]>,
+    /// The same, as their producers see them.
+    pub views: Arc<[View]>,
+    /// What kernels of a channel share. A kernel goes on with what the one before it has left there.
+    pub words: Arc<[AtomicU64]>,
 }
 
 /// A rank's part of a window, as entries name it.
@@ -83,23 +96,31 @@ pub struct PeerView {
     pub key: u32,
 }
 
-/// A queue.
+/// A queue, and companions, of which a window needs none: `Lane` in C++.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct QueueView {
-    /// Address of its header.
-    pub at: u64,
-    /// Entries.
-    pub depth: u32,
-    /// Its doorbell, on the page of the window.
-    pub bell: u32,
+pub struct LaneView {
+    /// Address of the [`View`].
+    pub main: u64,
+    /// 0.
+    pub companions: u64,
+    /// 0.
+    pub count: u32,
+    /// 0.
+    pub reserved: u32,
 }
 
 const _: () = assert!(size_of::<DeviceView>() == 10 * 4 + 14 * 8);
-const _: () = assert!(size_of::<PeerView>() == 8 && size_of::<QueueView>() == 16);
+const _: () = assert!(size_of::<PeerView>() == 8 && size_of::<LaneView>() == 24);
 const _: () = assert!(stream_at::SENT == 0 && stream_at::RECEIVED == 8 && stream_at::EXPECTED == 16);
 
 impl DeviceTables {
+    /// Words that kernels of a channel share, from those of one channel to those of the next.
+    #[must_use]
+    pub const fn words_of_channel(lanes: u32) -> usize {
+        (GROUP_WORDS + 2 * lanes as usize + 1).next_multiple_of(16)
+    }
+
     pub(super) fn of(window: &Window) -> Self {
         let (layout, shape) = (&window.layout, *window.layout.shape());
         let stream = |rank| layout.stream(rank, 0).map_or(0, |stream| stream.state());
@@ -107,14 +128,25 @@ impl DeviceTables {
         let second = layout.stream(0, 1).or_else(|| layout.stream(1, 0)).map_or(0, |next| next.state());
         let peer = |(rank, key): (usize, &Key)| PeerView { rank: rank as u32, key: key.bits() };
         let peers: Arc<[_]> = window.keys.iter().enumerate().map(peer).collect();
-        let queue = |queue: &Queue<Words>| QueueView {
-            at: queue.words().memory().addr() as u64,
-            depth: queue.shape().depth(),
-            bell: queue.shape().bell(),
+        let page = window.bells();
+        let view = |queue: &Queue<Words>| {
+            let (at, bells) = (queue.words().memory().addr() as u64, page.words().memory().addr() as u64);
+            View::new(queue.shape(), at, page.bells(), bells, None)
         };
-        let queues: Arc<[_]> = window.queues.iter().flatten().map(queue).collect();
+        // All of them are made for threads of the host.
+        let views: Arc<[_]> = window.queues.iter().flatten().filter_map(view).collect();
+        let lane = |view: &View| LaneView {
+            main: (&raw const *view).addr() as u64,
+            companions: 0,
+            count: 0,
+            reserved: 0,
+        };
+        let queues: Arc<[_]> = views.iter().map(lane).collect();
+        let words = channels as usize * Self::words_of_channel(shape.lanes);
+        let words: Arc<[_]> = (0..words).map(|_| AtomicU64::new(0)).collect();
+        let base = window.memory.addr() as u64;
         let view = DeviceView {
-            version: 1,
+            version: VIEW_VERSION,
             rank: window.rank as u32,
             ranks: shape.ranks,
             signals: shape.signals,
@@ -125,20 +157,20 @@ impl DeviceTables {
             chunks: if shape.channels == 0 { 0 } else { shape.depth },
             reserved: 0,
             chunk: shape.chunk,
-            base: window.memory.addr() as u64,
+            base,
             bytes: shape.bytes,
             signals_at: layout.signal(0, 0).unwrap_or(0),
-            signal_bases_at: layout.signal_base(0, 0).unwrap_or(0),
+            signal_bases: base + layout.signal_base(0, 0).unwrap_or(0),
             counters_at: layout.counter(0).unwrap_or(0),
-            counter_bases_at: layout.counter_base(0).unwrap_or(0),
+            counter_bases: base + layout.counter_base(0).unwrap_or(0),
             barriers_at: layout.barrier(0, 0).unwrap_or(0),
-            epochs_at: layout.epoch(0).unwrap_or(0),
+            epochs: base + layout.epoch(0).unwrap_or(0),
             streams_at: stream(0),
             stream_bytes: second.saturating_sub(stream(0)),
-            bells: window.bells().words().memory().addr() as u64,
             peers: peers.as_ptr().addr() as u64,
             queues: queues.as_ptr().addr() as u64,
+            words: words.as_ptr().addr() as u64,
         };
-        Self { view, peers, queues }
+        Self { view, peers, queues, views, words }
     }
 }

@@ -8,10 +8,9 @@ use trunkline_engine::Mutant;
 use trunkline_engine::device::{ErrorTable, Far, Key, Mode, Patience, Queues, Region, Words};
 use trunkline_engine::rma::Member;
 use trunkline_mem::Memory;
-use trunkline_proto::limits::RAILS_MAX;
-use trunkline_proto::wire::devq::{WindowLayout, WindowShape, at, is_before};
-use trunkline_proto::wire::dial::Heap as Told;
-use trunkline_proto::wire::frame::Region as Placed;
+use trunkline_proto::wire::devq::{
+    CARD_WORDS, CONFIG_WORDS, WindowCard, WindowLayout, WindowShape, at, is_before,
+};
 
 use super::error::DeviceError;
 use super::kernel::Kernel;
@@ -21,8 +20,6 @@ use crate::world::World;
 
 /// Queues of an executor, companions included.
 const QUEUES: u32 = 1024;
-/// Words that a rank tells of its part of a window: its configuration, its key, and length, key and address for each rail.
-const CARD: usize = 9 + 3 * RAILS_MAX;
 
 pub(super) fn planted() -> Mutant {
     #[cfg(feature = "mutants")]
@@ -171,7 +168,7 @@ impl Devices {
         let (job, queues) = (&self.inner.shared.job, &self.inner.queues);
         let heap = job.add_heap(memory.clone())?;
         let table = ErrorTable::default();
-        let region = Region { memory: memory.clone(), heap, table, copies: None };
+        let region = Region { memory: memory.clone(), heap, table, copies: None, words: None };
         let key = queues.add_region(region).ok_or(DeviceError::Regions)?;
         let keys = self.exchange(world, &config, key, heap, memory.len() as u64)?;
         let rank = world.rank();
@@ -195,7 +192,8 @@ impl Devices {
     /// [`DeviceError::Engine`], [`DeviceError::Regions`].
     pub fn register(&self, memory: &Memory) -> Result<Source, DeviceError> {
         let heap = self.inner.shared.job.add_heap(memory.clone())?;
-        let region = Region { memory: memory.clone(), heap, table: ErrorTable::default(), copies: None };
+        let region =
+            Region { memory: memory.clone(), heap, table: ErrorTable::default(), copies: None, words: None };
         let key = self.inner.queues.add_region(region).ok_or(DeviceError::Regions)?;
         Ok(Source { memory: memory.clone(), key })
     }
@@ -229,35 +227,26 @@ impl Devices {
         len: u64,
     ) -> Result<Vec<Key>, DeviceError> {
         let job = &self.inner.shared.job;
-        let mut mine = [0; CARD];
-        mine[..8].copy_from_slice(&config.words());
-        mine[8] = u64::from(key.bits());
-        let told = job.told(heap)?;
-        for (words, told) in mine[9..].chunks_exact_mut(3).zip(&told) {
-            words.copy_from_slice(&[told.len, told.region.key, told.region.addr]);
-        }
-        let all = world.alloc::<u64>(CARD * world.size())?;
-        let gathered = world.all_gather(&mine, &all).map(|()| all.to_vec());
+        let mine =
+            WindowCard::new(config.words(), key.bits(), &job.told(heap)?).ok_or(DeviceError::Regions)?;
+        let all = world.alloc::<u64>(CARD_WORDS * world.size())?;
+        let gathered = world.all_gather(&mine.to_words(), &all).map(|()| all.to_vec());
         world.free(all)?;
         let mut keys = Vec::with_capacity(world.size());
-        for (rank, card) in gathered?.chunks_exact(CARD).enumerate() {
-            if card[..8] != config.words() {
+        for (rank, words) in gathered?.as_chunks().0.iter().enumerate() {
+            if words[..CONFIG_WORDS] != config.words() {
                 return Err(DeviceError::Differ { rank });
             }
-            let key = Key::from_bits(card[8] as u32);
+            let card = WindowCard::from_words(words, len, planted());
+            let card = card.map_err(|source| DeviceError::Told { rank, source })?;
+            let key = Key::from_bits(card.key);
             keys.push(key);
             if rank == world.rank() {
                 continue;
             }
-            let told: Vec<_> = card[9..]
-                .chunks_exact(3)
-                .filter(|words| words[0] > 0)
-                .map(|words| Told { len: words[0], region: Placed { key: words[1], addr: words[2] } })
-                .collect();
-            job.learn(rank as Member, key.number(), &told)?;
-            self.inner
-                .queues
-                .learn(rank as Member, Far { key, len, table: ErrorTable::default(), near: None });
+            job.learn(rank as Member, key.number(), card.heaps())?;
+            let far = Far::of_host(key, len, ErrorTable::default(), None);
+            self.inner.queues.learn(rank as Member, far);
         }
         Ok(keys)
     }
@@ -331,10 +320,27 @@ impl Window {
         if inside { Ok(()) } else { Err(DeviceError::Range { at, len, bytes }) }
     }
 
-    /// The window as plain numbers, as a kernel in another language takes it: docs/wire.md, "Windows". It stays right while the window lives.
+    /// The window as plain numbers, as a kernel in another language takes it: docs/wire.md, "Windows". It stays right while the window lives. To be made once:
+    /// kernels of a channel go on with the words that are in it.
     #[must_use]
     pub fn device_view(&self) -> DeviceTables {
         DeviceTables::of(self)
+    }
+
+    /// Runs what launches kernels in another language, in a thread of its own, and has the executor go on until it comes back: such kernels ring and wait without
+    /// telling it.
+    ///
+    /// # Panics
+    /// As `launch`.
+    pub fn attend<T: Send>(&self, launch: impl FnOnce() -> T + Send) -> T {
+        std::thread::scope(|scope| {
+            let launched = scope.spawn(launch);
+            while !launched.is_finished() {
+                self.words.pause();
+                std::thread::yield_now();
+            }
+            launched.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        })
     }
 
     /// The companion of a lane's queue, by which counters count what has completed: made when first asked for.

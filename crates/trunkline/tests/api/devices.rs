@@ -3,11 +3,13 @@
 use std::time::{Duration, Instant};
 
 use trunkline::World;
-use trunkline::device::{DeviceError, Devices, KernelError, Mode, WaitError, Window, WindowConfig, With};
+use trunkline::device::{
+    DeviceError, DeviceTables, Devices, KernelError, Mode, WaitError, Window, WindowConfig, With,
+};
 
 use crate::ranks::{DIES, run_over, run_over_ends};
 
-const FABRICS: [&str; 3] = ["soft:shm", "soft:tcp", "ofi:tcp"];
+pub(crate) const FABRICS: [&str; 3] = ["soft:shm", "soft:tcp", "ofi:tcp"];
 const LIMIT: Duration = Duration::from_secs(20);
 
 fn pattern(rank: usize, len: usize, seed: usize) -> Vec<u8> {
@@ -99,12 +101,20 @@ fn refuses(world: &World, window: &Window) {
 fn looks_right(window: &Window, world: &World) {
     let tables = window.device_view();
     let view = tables.view;
-    assert_eq!((view.version, view.rank as usize, view.ranks as usize), (1, world.rank(), world.size()));
+    assert_eq!((view.version, view.rank as usize, view.ranks as usize), (2, world.rank(), world.size()));
     assert_eq!((view.signals, view.counters, view.barriers, view.lanes, view.channels), (3, 2, 1, 2, 1));
-    assert_eq!((tables.peers.len(), tables.queues.len()), (3, 2));
+    assert_eq!((tables.peers.len(), tables.queues.len(), tables.views.len()), (3, 2, 2));
+    assert_eq!(tables.words.len(), DeviceTables::words_of_channel(2));
     assert!(tables.peers.iter().all(|peer| peer.key != 0));
     assert_eq!(view.peers, tables.peers.as_ptr().addr() as u64);
-    assert!(view.base > 0 && view.bells > 0 && view.signals_at >= view.bytes);
+    assert!(view.base > 0 && view.signals_at >= view.bytes);
+    assert!(
+        tables
+            .queues
+            .iter()
+            .zip(tables.views.iter())
+            .all(|(lane, view)| lane.main == (&raw const *view).addr() as u64)
+    );
 }
 
 #[test]

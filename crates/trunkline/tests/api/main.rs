@@ -8,6 +8,7 @@ mod back;
 mod death;
 mod devices;
 mod gpus;
+mod headers;
 mod messages;
 mod moving;
 mod over;

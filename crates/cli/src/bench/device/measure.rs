@@ -1,4 +1,4 @@
-//! What is measured: B1 to B6 of the specification of device queues.
+//! What is measured: B1 to B4 and B6, and of B5 what threads of the host do, of the specification of device queues.
 
 use std::hint::black_box;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,6 +10,7 @@ use trunkline_engine::Mutant;
 use trunkline_engine::device::{Executor, Network, Words};
 use trunkline_proto::wire::devq::{Entry, Work};
 
+use super::gpu;
 use super::ranks::{Alone, Rank, Way, alone, over, patience};
 use super::{DeviceBenchError, Row, Settings};
 use crate::bench::times::Times;
@@ -81,12 +82,22 @@ type Print<'a> = &'a mut dyn FnMut(&Row) -> Result<(), BenchError>;
 /// Everything, a row at a time.
 pub(super) fn all(settings: &Settings, print: Print<'_>) -> Result<Found, BenchError> {
     let mut found = Found::default();
+    let mut modes = Vec::new();
     for way in Way::ALL {
         match way {
-            Way::M0 | Way::M1 => of_way(&alone(way)?, way, settings, print, &mut found)?,
+            Way::M0 | Way::M1 => {
+                let mut keep = |row: &Row| {
+                    modes.extend(row.of_mode());
+                    print(row)
+                };
+                of_way(&alone(way)?, way, settings, &mut keep, &mut found)?;
+            }
             Way::Shm | Way::Tcp => of_way(&over(way)?, way, settings, print, &mut found)?,
         }
     }
+    // B5: the same operations again, side by side.
+    modes.iter().try_for_each(&mut *print)?;
+    gpu::all(settings, print)?;
     idle(print, &mut found)?;
     fan_out(print, &mut found)?;
     baseline(settings, print)?;
@@ -142,9 +153,9 @@ fn of_way<N: Network + 'static>(
     for &bytes in &settings.sizes {
         let count = runs(settings, bytes);
         let [put, counter, waits] = attended_over(second, way, || {
-            let put = put_and_wait(ranks, &queue, way, bytes, count)?;
-            let counter = put_and_count(ranks, &queue, way, bytes, count)?;
-            Ok([put, counter, put_and_companion(ranks, (&queue, &companion), way, bytes, count)?])
+            let put = put_and_wait(ranks, &queue, way, (bytes, count))?;
+            let counter = put_and_count(ranks, &queue, way, (bytes, count))?;
+            Ok([put, counter, put_and_companion(ranks, (&queue, &companion), way, (bytes, count))?])
         })?;
         let p50 = |row: &Row| row.p50_us.unwrap_or_default();
         let times = [p50(&put), p50(&counter), p50(&waits)];
@@ -229,58 +240,58 @@ fn fill<N: Network + 'static>(ranks: &[Rank<N>; 2], bytes: usize, seed: u8) {
     let _ = ranks[1].memory.write(0, &vec![0; bytes]);
 }
 
+/// Puts of the first rank to the second, one at a time, each of which `round` posts and waits for; the bytes are checked at the end.
+fn puts<N: Network + 'static>(
+    ranks: &[Rank<N>; 2],
+    (what, way, seed): (&'static str, Way, u8),
+    (bytes, count): (usize, usize),
+    round: impl FnMut() -> Result<(), DeviceBenchError>,
+) -> Result<Row, DeviceBenchError> {
+    fill(ranks, bytes, seed);
+    let row = Row::timed("B1", what, way.name(), bytes, timed(bytes, count, round)?);
+    Ok(Row { wrong: check(ranks, bytes, seed), ..row })
+}
+
 fn put_and_wait<N: Network + 'static>(
     ranks: &[Rank<N>; 2],
     queue: &Queue<Words>,
     way: Way,
-    bytes: usize,
-    count: usize,
+    size: (usize, usize),
 ) -> Result<Row, DeviceBenchError> {
-    fill(ranks, bytes, 1);
-    let entry = [ranks[0].put(bytes)];
-    let times = timed(bytes, count, || ranks[0].queues_wait(queue, &entry).map(drop))?;
-    let row = Row::timed("B1", "put + wait", way.name(), bytes, times);
-    Ok(Row { wrong: check(ranks, bytes, 1), ..row })
+    let entry = [ranks[0].put(size.0)];
+    puts(ranks, ("put + wait", way, 1), size, || ranks[0].queues_wait(queue, &entry).map(drop))
 }
 
 fn put_and_count<N: Network + 'static>(
     ranks: &[Rank<N>; 2],
     queue: &Queue<Words>,
     way: Way,
-    bytes: usize,
-    count: usize,
+    size: (usize, usize),
 ) -> Result<Row, DeviceBenchError> {
-    fill(ranks, bytes, 2);
-    let entries = [ranks[0].put(bytes), ranks[0].count(0)];
+    let entries = [ranks[0].put(size.0), ranks[0].count(0)];
     let mut counted = ranks[0].value(0);
-    let times = timed(bytes, count, || {
+    puts(ranks, ("put + fused counter", way, 2), size, || {
         queue.post(&entries, &mut patience())?;
         counted += 1;
         ranks[0].wait(0, counted)
-    })?;
-    let row = Row::timed("B1", "put + fused counter", way.name(), bytes, times);
-    Ok(Row { wrong: check(ranks, bytes, 2), ..row })
+    })
 }
 
 fn put_and_companion<N: Network + 'static>(
     ranks: &[Rank<N>; 2],
     (queue, companion): (&Queue<Words>, &Queue<Words>),
     way: Way,
-    bytes: usize,
-    count: usize,
+    size: (usize, usize),
 ) -> Result<Row, DeviceBenchError> {
-    fill(ranks, bytes, 3);
-    let put = [ranks[0].put(bytes)];
+    let put = [ranks[0].put(size.0)];
     let mut counted = ranks[0].value(1);
-    let times = timed(bytes, count, || {
+    puts(ranks, ("put + companion's counter", way, 3), size, || {
         let of = queue.post(&put, &mut patience())?;
         let wait = Entry::new(Work::Wait { queue: of.queue, index: of.index });
         companion.post(&[wait, ranks[0].count(1)], &mut patience())?;
         counted += 1;
         ranks[0].wait(1, counted)
-    })?;
-    let row = Row::timed("B1", "put + companion's counter", way.name(), bytes, times);
-    Ok(Row { wrong: check(ranks, bytes, 3), ..row })
+    })
 }
 
 /// Half of a put with a signal there, and one back.

@@ -1,7 +1,8 @@
 //! Device queues: a row a size and way, then what has one size; and how it compares with what is aimed at.
 //!
-//! Called by `cmd::device`. The ranks are in this process (`ranks`); what is measured is in `measure`.
+//! Called by `cmd::device`. The ranks are in this process (`ranks`); what is measured is in `measure`, of a GPU in `gpu`.
 
+mod gpu;
 mod measure;
 mod ranks;
 
@@ -65,6 +66,9 @@ pub(crate) struct Row {
     #[serde(skip_serializing_if = "Option::is_none")]
     bandwidth_gbs: Option<f64>,
     wrong: u64,
+    /// Why nothing was measured.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    skipped: Option<String>,
 }
 
 /// What is aimed at, and what was found.
@@ -95,7 +99,17 @@ impl Row {
             rate_mops: None,
             bandwidth_gbs: bandwidth,
             wrong: 0,
+            skipped: None,
         }
+    }
+
+    /// Nothing was measured, and why.
+    fn skipped(bench: &'static str, operation: &str, way: &'static str, reason: String) -> Self {
+        Self { skipped: Some(reason), ..Self::rated(bench, operation, way, (0, 1), 0.0).unmeasured() }
+    }
+
+    fn unmeasured(self) -> Self {
+        Self { rate_mops: None, ..self }
     }
 
     fn rated(
@@ -116,10 +130,20 @@ impl Row {
             rate_mops: Some(rate),
             bandwidth_gbs: None,
             wrong: 0,
+            skipped: None,
         }
     }
 
+    /// The same as a row of B5, if it is of an operation by which modes are compared.
+    fn of_mode(&self) -> Option<Self> {
+        let is_compared = matches!(self.operation.as_str(), "put + wait" | "puts");
+        is_compared.then(|| Self { bench: "B5", ..self.clone() })
+    }
+
     fn text(&self) -> String {
+        if let Some(reason) = &self.skipped {
+            return format!("  {:<3} {:<26} {:<11} SKIPPED: {reason}", self.bench, self.operation, self.way);
+        }
         let number =
             |value: Option<f64>, digits| value.map_or_else(|| "-".to_owned(), |v| format!("{v:.digits$}"));
         format!(

@@ -108,7 +108,8 @@ fn rank<N: Network + 'static>(
     let ranks = |error: &dyn std::fmt::Display| DeviceBenchError::Ranks(error.to_string());
     let queues = Queues::start(network, QUEUES, mode, Mutant::NONE).map_err(|error| ranks(&error))?;
     let memory = Memory::heap(BYTES);
-    let region = Region { memory: memory.clone(), heap, table: ErrorTable::default(), copies: None };
+    let region =
+        Region { memory: memory.clone(), heap, table: ErrorTable::default(), copies: None, words: None };
     let key = queues.add_region(region).ok_or_else(|| ranks(&"no region"))?;
     let words = queues.words(&memory);
     Ok(Rank { me, queues, memory, words, keys: [key; 2] })
@@ -119,7 +120,14 @@ pub(super) fn alone(way: Way) -> Result<[Rank<Alone>; 2], DeviceBenchError> {
     let ranks = [rank(0, Alone(0), way.mode(), 0)?, rank(1, Alone(1), way.mode(), 0)?];
     for (one, other) in [(0, 1), (1, 0)] {
         let near = Some(ranks[other].memory.clone());
-        let far = Far { key: ranks[other].keys[0], len: BYTES as u64, table: ErrorTable::default(), near };
+        let far = Far {
+            key: ranks[other].keys[0],
+            len: BYTES as u64,
+            table: ErrorTable::default(),
+            near,
+            copies: None,
+            words: None,
+        };
         ranks[one].queues.learn(other as u32, far);
     }
     Ok(ranks)
@@ -150,8 +158,14 @@ pub(super) fn over(way: Way) -> Result<[Rank<Rma<Over>>; 2], DeviceBenchError> {
     };
     let both = [start(0, first)?, start(1, second)?];
     for (one, other) in [(0, 1), (1, 0)] {
-        let far =
-            Far { key: both[other].keys[0], len: BYTES as u64, table: ErrorTable::default(), near: None };
+        let far = Far {
+            key: both[other].keys[0],
+            len: BYTES as u64,
+            table: ErrorTable::default(),
+            near: None,
+            copies: None,
+            words: None,
+        };
         both[one].queues.learn(other as u32, far);
     }
     Ok(both)

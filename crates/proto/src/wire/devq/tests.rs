@@ -4,6 +4,9 @@ use proptest::prelude::*;
 use std::vec::Vec;
 
 use super::*;
+use crate::mutant::planted;
+use crate::wire::dial::Heap;
+use crate::wire::frame::Region;
 
 const THERE: Remote = Remote { peer: 7, addr: 0x1_0000_0008, key: 0x0202 };
 const HERE: Local = Local { addr: 0x1_0000_0010, key: 0x0101 };
@@ -252,4 +255,44 @@ proptest! {
         let entry = Entry { work, fence, tag, more };
         prop_assert_eq!(Entry::from_words(&entry.to_words(index, checked), index, checked), Ok(entry));
     }
+}
+
+fn card() -> WindowCard {
+    let heap = |rail: u64| Heap { len: 4096, region: Region { key: 7 + rail, addr: rail << 40 } };
+    WindowCard::new([1, 2, 3, 4, 5, 6, 7, 8], 0x0203, &[heap(0), heap(1)]).unwrap()
+}
+
+#[test]
+fn a_card_of_a_window_lies_as_the_document_says() {
+    let words = card().to_words();
+    assert_eq!(words[..9], [1, 2, 3, 4, 5, 6, 7, 8, 0x0203]);
+    assert_eq!(words[9..15], [4096, 7, 0, 4096, 8, 1 << 40]);
+    assert!(words[15..].iter().all(|word| *word == 0) && words.len() == 21);
+    assert_eq!(WindowCard::from_words(&words, 4096, planted()), Ok(card()));
+    assert_eq!(card().heaps().len(), 2);
+    assert_eq!(WindowCard::new([0; 8], 1, &[]), None);
+    assert_eq!(WindowCard::new([0; 8], 1, &[card().heaps()[0]; 5]), None);
+}
+
+#[test]
+fn what_no_rank_can_tell_is_refused() {
+    let told = |at: usize, word: u64| {
+        let mut words = card().to_words();
+        words[at] = word;
+        WindowCard::from_words(&words, 4096, planted())
+    };
+    assert_eq!(told(8, 3), Err(CardError::Key(3)), "no generation");
+    assert_eq!(told(8, 1 << 32 | 0x0203), Err(CardError::Key(1 << 32 | 0x0203)), "not cut to what fits");
+    for len in [0, 4095, 4097, u64::MAX] {
+        assert_eq!(told(12, len), Err(CardError::Length(len)));
+    }
+    assert_eq!(told(11, u64::MAX - 4094), Err(CardError::Address(u64::MAX - 4094)));
+    assert!(told(11, u64::MAX - 4096).is_ok());
+    // A key behind the last rail, and one of a rail that is left out.
+    assert_eq!((told(16, 1), told(19, 1)), (Err(CardError::Length(0)), Err(CardError::Rails)));
+    let mut words = card().to_words();
+    words.copy_within(9..12, 18);
+    assert_eq!(WindowCard::from_words(&words, 4096, planted()), Err(CardError::Rails));
+    words[9..].fill(0);
+    assert_eq!(WindowCard::from_words(&words, 4096, planted()), Err(CardError::Rails), "no rail");
 }

@@ -1,0 +1,218 @@
+//! NVRTC, NVIDIA's compiler as a library: a kernel that includes the device header, compiled when a program starts. Called by [`kernels`](crate::kernels),
+//! and by whoever has kernels of his own.
+//!
+//! The library is opened at run time through `cudarc`, which panics where it, or a function of it, is not there. So both are looked for before; what is
+//! missing is [`CompileError::Missing`].
+#![allow(unsafe_code, reason = "a compiler is called that is C")]
+
+use alloc::borrow::ToOwned as _;
+use alloc::ffi::CString;
+use alloc::string::{String, ToString as _};
+use alloc::vec::Vec;
+use core::ffi::{c_char, c_int};
+use core::ptr;
+
+use cudarc::nvrtc::result::{compile_program, destroy_program, get_program_log, get_ptx};
+use cudarc::nvrtc::sys::{self, nvrtcProgram, nvrtcResult};
+
+use crate::header;
+
+/// The functions that are called; all of them are in NVRTC since CUDA 11.2.
+const NEEDED: [&str; 11] = [
+    "nvrtcCreateProgram",
+    "nvrtcCompileProgram",
+    "nvrtcDestroyProgram",
+    "nvrtcGetCUBIN",
+    "nvrtcGetCUBINSize",
+    "nvrtcGetNumSupportedArchs",
+    "nvrtcGetSupportedArchs",
+    "nvrtcGetProgramLog",
+    "nvrtcGetProgramLogSize",
+    "nvrtcGetPTX",
+    "nvrtcGetPTXSize",
+];
+
+/// The oldest architecture whose memory model the header needs.
+pub const ARCHITECTURE_MIN: u32 = 70;
+
+/// A kernel cannot be compiled.
+#[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum CompileError {
+    /// There is no such compiler, or an old one.
+    #[error(
+        "NVRTC cannot be used ({0}); install it (Debian: package libnvrtc12; PyPI: nvidia-cuda-nvrtc-cu12, whose folder goes into LD_LIBRARY_PATH)"
+    )]
+    Missing(String),
+    /// The device is too old for the header, or for the compiler.
+    #[error(
+        "NVRTC compiles for no architecture that sm_{asked} can run: it knows {known:?}, and device queues need sm_{ARCHITECTURE_MIN}"
+    )]
+    Architecture {
+        /// Asked for.
+        asked: u32,
+        /// There are.
+        known: Vec<u32>,
+    },
+    /// A text, name or option holds a zero.
+    #[error("a text with a zero in it")]
+    Text,
+    /// It is no program; what the compiler says.
+    #[error("NVRTC: {code}\n{log}")]
+    Compile {
+        /// Its code.
+        code: String,
+        /// Its lines.
+        log: String,
+    },
+}
+
+/// What came out.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Image {
+    /// Machine code; or PTX, where the device is younger than the compiler.
+    pub bytes: Vec<u8>,
+    /// What it was compiled for.
+    pub architecture: u32,
+}
+
+/// Finds the library as `cudarc` will, and all that is needed of it. A library that is open stays so.
+fn probe() -> Result<(), CompileError> {
+    let mut reason = "it is not found".to_owned();
+    for name in cudarc::get_lib_name_candidates("nvrtc") {
+        // SAFETY: a vendor's own library; its constructors run here as in any program that is linked with it.
+        let library = match unsafe { libloading::Library::new(&name) } {
+            Ok(library) => core::mem::ManuallyDrop::new(library),
+            Err(_) => continue,
+        };
+        for symbol in NEEDED {
+            // SAFETY: nothing is done with what is found.
+            if unsafe { library.get::<*const ()>(symbol.as_bytes()) }.is_err() {
+                reason = alloc::format!("{name} has no {symbol}");
+                return Err(CompileError::Missing(reason));
+            }
+        }
+        return Ok(());
+    }
+    reason.push_str(", by none of its names");
+    Err(CompileError::Missing(reason))
+}
+
+/// Whether there is a compiler, and if not, why.
+///
+/// # Errors
+/// [`CompileError::Missing`].
+pub fn is_there() -> Result<(), CompileError> {
+    probe()
+}
+
+fn check(code: nvrtcResult) -> Result<(), CompileError> {
+    let failed = |code: cudarc::nvrtc::result::NvrtcError| CompileError::Compile {
+        code: alloc::format!("{:?}", code.0),
+        log: String::new(),
+    };
+    code.result().map_err(failed)
+}
+
+/// The architectures that the compiler knows.
+fn known() -> Result<Vec<u32>, CompileError> {
+    let mut count: c_int = 0;
+    // SAFETY: writes a number to a place of ours.
+    check(unsafe { sys::nvrtcGetNumSupportedArchs(&raw mut count) })?;
+    let mut all: Vec<c_int> = alloc::vec![0; usize::try_from(count).unwrap_or(0)];
+    // SAFETY: as many places as it has just said.
+    check(unsafe { sys::nvrtcGetSupportedArchs(all.as_mut_ptr()) })?;
+    Ok(all.into_iter().filter_map(|one| u32::try_from(one).ok()).collect())
+}
+
+/// Ends a program.
+struct Program(nvrtcProgram);
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        // SAFETY: it was made and is ended once.
+        let _ = unsafe { destroy_program(self.0) };
+    }
+}
+
+/// Compiles a text, which finds the device header's files by `#include`, for a device. `defines` are names, or `NAME=value`.
+///
+/// # Errors
+/// [`CompileError`].
+pub fn compile(text: &str, name: &str, architecture: u32, defines: &[&str]) -> Result<Image, CompileError> {
+    probe()?;
+    let known = known()?;
+    let target = known.iter().copied().filter(|one| (ARCHITECTURE_MIN..=architecture).contains(one)).max();
+    let Some(target) = target else {
+        return Err(CompileError::Architecture { asked: architecture, known });
+    };
+    let is_exact = target == architecture;
+    let kind = if is_exact { "sm" } else { "compute" };
+    let mut options: Vec<String> =
+        alloc::vec!["--std=c++17".to_owned(), alloc::format!("--gpu-architecture={kind}_{target}")];
+    options.extend(defines.iter().map(|define| alloc::format!("--define-macro={define}")));
+    if options.iter().any(|option| option.contains('\0')) {
+        return Err(CompileError::Text);
+    }
+    let program = create(text, name)?;
+    // SAFETY: the program was just made.
+    let compiled = unsafe { compile_program(program.0, &options) };
+    if let Err(code) = compiled {
+        let code = alloc::format!("{:?}", code.0);
+        // SAFETY: as above.
+        let log = unsafe { get_program_log(program.0) }.map(text_of).unwrap_or_default();
+        return Err(CompileError::Compile { code, log });
+    }
+    let bytes = if is_exact { machine_code(&program)? } else { ptx(&program)? };
+    Ok(Image { bytes, architecture: target })
+}
+
+fn create(text: &str, name: &str) -> Result<Program, CompileError> {
+    let zero = |_| CompileError::Text;
+    let (text, name) = (CString::new(text).map_err(zero)?, CString::new(name).map_err(zero)?);
+    let of = |pick: fn(&header::File) -> &'static str| -> Result<Vec<CString>, CompileError> {
+        header::FILES.iter().map(|file| CString::new(pick(file)).map_err(zero)).collect()
+    };
+    let (texts, names) = (of(|file| file.text)?, of(|file| file.name)?);
+    let [texts, names]: [Vec<*const c_char>; 2] =
+        [&texts, &names].map(|all| all.iter().map(|one| one.as_ptr()).collect());
+    let count = c_int::try_from(texts.len()).unwrap_or(0);
+    let mut program = ptr::null_mut();
+    // SAFETY: texts that end with zero, as many as names; the compiler copies them.
+    check(unsafe {
+        sys::nvrtcCreateProgram(
+            &raw mut program,
+            text.as_ptr(),
+            name.as_ptr(),
+            count,
+            texts.as_ptr(),
+            names.as_ptr(),
+        )
+    })?;
+    Ok(Program(program))
+}
+
+fn machine_code(program: &Program) -> Result<Vec<u8>, CompileError> {
+    let mut size = 0;
+    // SAFETY: a compiled program; writes a number to a place of ours.
+    check(unsafe { sys::nvrtcGetCUBINSize(program.0, &raw mut size) })?;
+    let mut bytes = alloc::vec![0_u8; size];
+    // SAFETY: as many bytes as it has just said.
+    check(unsafe { sys::nvrtcGetCUBIN(program.0, bytes.as_mut_ptr().cast()) })?;
+    Ok(bytes)
+}
+
+fn ptx(program: &Program) -> Result<Vec<u8>, CompileError> {
+    // SAFETY: a compiled program.
+    let text = unsafe { get_ptx(program.0) };
+    let failed = |code: cudarc::nvrtc::result::NvrtcError| CompileError::Compile {
+        code: alloc::format!("{:?}", code.0),
+        log: String::new(),
+    };
+    Ok(text.map_err(failed)?.into_iter().map(|byte| byte as u8).collect())
+}
+
+fn text_of(bytes: Vec<c_char>) -> String {
+    let bytes: Vec<u8> = bytes.into_iter().map(|byte| byte as u8).collect();
+    String::from_utf8_lossy(&bytes).trim_matches(['\0', '\n', ' ']).to_string()
+}

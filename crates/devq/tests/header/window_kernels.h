@@ -1,0 +1,145 @@
+// Kernels over windows: the examples of crates/trunkline/examples (device_ring, device_dispatch, device_halo) in C++. Run by threads of the host
+// beside kernels in Rust (crates/trunkline/tests/api/headers.rs), and compiled for GPUs.
+#ifndef TRUNKLINE_TESTS_WINDOW_KERNELS_H
+#define TRUNKLINE_TESTS_WINDOW_KERNELS_H
+
+#include "trunkline/device.h"
+
+namespace tests {
+
+using namespace trunkline;
+
+struct Add {
+    TRUNKLINE_FN u64 operator()(u64 mine, u64 theirs) const { return mine + theirs; }
+};
+
+// A sum of all ranks' numbers, around the ring.
+TRUNKLINE_CALL Wait ring_sum(Kernel &kernel, u64 *numbers, u64 count) {
+    u32 me = rank(kernel), last = ranks(kernel) - 1;
+    u32 before = (me + last) % ranks(kernel), next = (me + 1) % ranks(kernel);
+    // Sums of more and more ranks run from the first rank to the last one ...
+    if (me == 0) send(kernel, next, numbers, 8 * count);
+    else if (me < last) reduce_forward(kernel, before, next, numbers, count, Add{});
+    else reduce(kernel, before, numbers, count, Add{});
+    // ... and the whole goes around once more.
+    if (me == last) send(kernel, next, numbers, 8 * count);
+    else if (me + 1 == last) recv(kernel, before, numbers, 8 * count);
+    else forward(kernel, before, next, numbers, 8 * count);
+    return flush(kernel);
+}
+
+// Tokens go to the experts that they are routed to, and come back changed. The window has rows for each rank: to send from, to receive into, and
+// for what comes back.
+constexpr u64 TOKEN_WORDS = 16;
+constexpr u32 SENT = 0, BACK = 1;
+
+struct Rows {
+    u64 row;  // bytes
+    u32 size;
+    TRUNKLINE_FN u64 operator()(u32 area, u32 of) const { return ((u64)area * size + of) * row; }
+};
+
+TRUNKLINE_CALL Wait dispatch(Kernel &kernel, u64 *tokens, u64 count) {
+    u32 me = rank(kernel), size = ranks(kernel);
+    u64 bytes = 8 * TOKEN_WORDS;
+    Rows row = {count * bytes, size};
+    for (u32 expert = 0; expert < size; expert++) {
+        u64 mine = 0;
+        for (u64 *token = tokens; token < tokens + count * TOKEN_WORDS; token += TOKEN_WORDS)
+            if (token[0] % size == expert) copy(kernel.group, data(kernel, row(0, expert) + mine++ * bytes), token, bytes);
+        // How many nobody knows before: the number comes as the value of the signal.
+        put(kernel, expert, row(1, me), row(0, expert), mine * bytes, along_signal(SENT, mine + 1));
+    }
+    for (u32 by = 0; by < size; by++) {
+        u64 came = 0;
+        wait_signal(kernel, by, SENT, 1, came);
+        reset_signal(kernel, by, SENT, came);
+        if (!is_good(kernel)) return kernel.how;
+        u64 *words = (u64 *)data(kernel, row(1, by));
+        for (u64 at = kernel.group.rank; at < (came - 1) * TOKEN_WORDS; at += kernel.group.size)
+            if (at % TOKEN_WORDS != 0) words[at] += me + 1;
+        put(kernel, by, row(2, me), row(1, by), (came - 1) * bytes, along_signal(BACK));
+    }
+    barrier(kernel, 0);  // all have done so: what is for this rank is there
+    for (u32 expert = 0; expert < size && is_good(kernel); expert++) {
+        u64 nth = 0;
+        for (u64 *token = tokens; token < tokens + count * TOKEN_WORDS; token += TOKEN_WORDS)
+            if (token[0] % size == expert) copy(kernel.group, token, data(kernel, row(2, expert) + nth++ * bytes), bytes);
+    }
+    return barrier(kernel, 0);  // and has read it
+}
+
+// Heat along a rod: words 0 and 1 of the window are this rank's ends; from word 2 on halos, for each of two steps the left and the right one.
+TRUNKLINE_CALL void spread(double *cells, u64 count, double before, double right) {
+    for (u64 at = 0; at < count; at++) {
+        double cell = cells[at], after = at + 1 < count ? cells[at + 1] : right;
+        cells[at] = cell + 0.25 * (before - 2.0 * cell + after);
+        before = cell;
+    }
+}
+
+TRUNKLINE_CALL Wait halo(Kernel &kernel, double *cells, u64 count, u64 first, u64 steps) {
+    u32 me = rank(kernel);
+    bool has_left = me > 0, has_right = me + 1 < ranks(kernel), leads = is_leader(kernel.group);
+    double *words = (double *)data(kernel, 0);
+    for (u64 step = first; step < first + steps; step++) {
+        u64 turn = 2 + 2 * (step % 2);
+        flush(kernel);  // the ends of the last step are on their way
+        if (leads) words[0] = cells[0], words[1] = cells[count - 1];
+        // My first cell is the right halo of the rank on the left, and so on.
+        if (has_left) put(kernel, me - 1, 8 * (turn + 1), 0, 8, along_signal(0));
+        if (has_right) put(kernel, me + 1, 8 * turn, 8, 8, along_signal(0));
+        if (has_left) wait_signal(kernel, me - 1, 0, step + 1);
+        if (has_right) wait_signal(kernel, me + 1, 0, step + 1);
+        if (!is_good(kernel)) return kernel.how;
+        if (leads) spread(cells, count, has_left ? words[turn] : cells[0], has_right ? words[turn + 1] : cells[count - 1]);
+    }
+    return flush(kernel);
+}
+
+// What the three do not use. The window has two signals and a counter at least; with itself as its peer a rank hears at once.
+TRUNKLINE_CALL u64 use_window(Kernel &kernel) {
+    u32 me = rank(kernel), size = ranks(kernel);
+    u64 failed = 0, found = 0;
+    // What is read without the others is read by the leader, before it goes on: it may reset it then.
+    bool leads = is_leader(kernel.group);
+    Put done;
+    u64 *words = (u64 *)data(kernel, 0);
+    if (leads) words[0] = 77, words[1] = 0, words[2] = 0;
+    failed += put(kernel, me, 8, 0, 8, and_counter(along_signal(1, 5), 0, 3), done).kind != GOOD;
+    failed += wait(kernel, done).kind != GOOD || (leads && words[1] != 77);
+    failed += wait_counter(kernel, 0, 3, found).kind != GOOD || found != 3 || (leads && read_counter(kernel, 0) != 3);
+    failed += reset_counter(kernel, 0, found).kind != GOOD || found != 3 || (leads && read_counter(kernel, 0) != 0);
+    failed += wait_signals(kernel, 1, 5, found).kind != GOOD || found != 5 || (leads && read_signal(kernel, me, 1) != 5);
+    failed += reset_signal(kernel, me, 1, found).kind != GOOD || found != 5 || (leads && read_signal(kernel, me, 1) != 0);
+    failed += get(kernel, me, 0, 16, 8, done).kind != GOOD || wait(kernel, done).kind != GOOD || (leads && words[2] != 77);
+    failed += signal(kernel, me, 1).kind != GOOD || wait_signal(kernel, me, 1, 1).kind != GOOD;
+    failed += reset_signal(kernel, me, 1, found).kind != GOOD;
+    failed += put(kernel, me, 0, 0, 0, along_counter(0)).kind != GOOD || wait_counter(kernel, 0, 1, found).kind != GOOD;
+    failed += reset_counter(kernel, 0, found).kind != GOOD;
+    // What there is not is refused, and everything after it until the program says that it knows.
+    u64 end = kernel.window->bytes;
+    Wait refused[] = {
+        put(kernel, size, 0, 0, 8, nothing_along()), (kernel.how = good(), put(kernel, me, end - 7, 0, 8, nothing_along())),
+        (kernel.how = good(), put(kernel, me, 0, ~0ull - 3, 8, nothing_along())),
+        (kernel.how = good(), put(kernel, me, 0, 0, 8, along_signal(kernel.window->signals))),
+        (kernel.how = good(), put(kernel, me, 0, 0, 8, along_counter(kernel.window->counters))),
+        (kernel.how = good(), get(kernel, me, end, 0, 1, done)), (kernel.how = good(), signal(kernel, me, kernel.window->signals)),
+        (kernel.how = good(), wait_signal(kernel, size, 0, 1)), (kernel.how = good(), barrier(kernel, kernel.window->barriers)),
+        (kernel.how = good(), send(kernel, me, words, 8)), flush(kernel),
+    };
+    for (const Wait &how : refused) failed += how.kind != REFUSED;
+    kernel.how = good();
+    Budget limit = kernel.limit;
+    kernel.limit = looks(20);
+    failed += wait_signal(kernel, me, 1, 1).kind != TIMEOUT || barrier(kernel, 0).kind != TIMEOUT;
+    kernel.how = good();
+    kernel.limit = limit;
+    failed += flush(kernel).kind != GOOD;
+    conclude(kernel, good(), &failed, 1);
+    return failed;
+}
+
+}  // namespace tests
+
+#endif

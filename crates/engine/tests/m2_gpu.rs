@@ -1,0 +1,91 @@
+//! M2 on a GPU: the cases of `m2/main.rs` with NVIDIA's driver, and kernels that NVRTC compiles for the device. SKIPPED where there is none.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on stops")]
+
+#[path = "m2/cases.rs"]
+mod cases;
+#[path = "m2/machine.rs"]
+mod machine;
+#[path = "m2/network.rs"]
+mod network;
+#[path = "m2/skip.rs"]
+mod skip;
+
+use std::sync::{Mutex, OnceLock, PoisonError};
+
+use trunkline_devq::kernels;
+use trunkline_mem::gpu::{Gpu, Vendor};
+
+use machine::Machine;
+
+fn open() -> Result<Machine, String> {
+    // Kernels of several ranks wait for each other, and for copies: none of their streams is to share a queue of the device.
+    // SAFETY: other threads of this process wait for this one, or are the test harness's, which reads no environment now.
+    unsafe { std::env::set_var("CUDA_DEVICE_MAX_CONNECTIONS", "32") };
+    let gpu = Gpu::open(Vendor::Nvidia).map_err(|error| error.to_string())?;
+    let device = gpu.device(0).map_err(|error| error.to_string())?;
+    let program = kernels::open(&device).map_err(|error| error.to_string())?;
+    // Of ten million operations, as of all else: nanoseconds are this device's ticks.
+    Ok(Machine { device, program, ticks: 60_000_000_000, groups: &[1, 32, 128], is_full: true })
+}
+
+/// Runs a case, alone on the device.
+fn run(test: &str, case: fn(&Machine)) {
+    static MACHINE: OnceLock<Result<Machine, String>> = OnceLock::new();
+    static TURN: Mutex<()> = Mutex::new(());
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    match MACHINE.get_or_init(open) {
+        Ok(machine) => case(machine),
+        Err(reason) => skip::skip(&format!("device queues of a GPU: {test}"), "cuda", reason),
+    }
+}
+
+#[test]
+fn every_operation_does_what_it_says() {
+    run("operations", cases::operations);
+}
+
+#[test]
+fn many_producers_lose_nothing() {
+    run("floods of 10,000,000 operations", cases::floods);
+}
+
+#[test]
+fn bytes_come_before_their_signal() {
+    run("exchanges", cases::exchanges);
+}
+
+#[test]
+fn two_ranks_of_a_device_reach_each_other() {
+    run("two ranks", cases::two_ranks);
+}
+
+#[test]
+fn a_failure_reaches_every_waiter() {
+    run("failures", cases::failures);
+}
+
+#[test]
+fn an_abort_of_the_host_ends_a_kernel() {
+    run("aborts", cases::aborts);
+}
+
+#[test]
+fn a_kernel_that_stops_all_is_heard() {
+    run("stops", cases::stops);
+}
+
+#[test]
+fn the_examples_run_as_kernels() {
+    run("examples", cases::examples);
+}
+
+#[test]
+fn bytes_of_a_device_go_over_a_network() {
+    run("network", network::network);
+}
+
+#[test]
+fn a_put_is_timed_by_the_device() {
+    run("pings", cases::pings);
+}

@@ -1,0 +1,44 @@
+//! NVIDIA's functions for kernels and for memory that they share with the host.
+
+use trunkline_sys::cuda;
+use trunkline_sys::cuda_run::{self as calls, Calls};
+
+use crate::gpu::Missing;
+use crate::gpu::library::{Library, table};
+
+/// The functions of the library that comes with NVIDIA's kernel driver. One that lacks any of them is too old.
+pub(super) fn load() -> Result<Calls, Missing> {
+    let library = Library::open(&[cuda::LIBRARY], "NVIDIA's driver (Debian: package libcuda1)")?;
+    Ok(table!(library, calls;
+        device_get_attribute DeviceGetAttribute c"cuDeviceGetAttribute"
+        mem_host_alloc MemHostAlloc c"cuMemHostAlloc"
+        mem_free_host MemFreeHost c"cuMemFreeHost"
+        mem_host_get_device_pointer MemHostGetDevicePointer c"cuMemHostGetDevicePointer_v2"
+        memcpy_async MemcpyAsync c"cuMemcpyAsync"
+        module_load_data ModuleLoadData c"cuModuleLoadData"
+        module_unload ModuleUnload c"cuModuleUnload"
+        module_get_function ModuleGetFunction c"cuModuleGetFunction"
+        launch_kernel LaunchKernel c"cuLaunchKernel"
+        stream_create StreamCreate c"cuStreamCreate"
+        stream_destroy StreamDestroy c"cuStreamDestroy_v2"
+        stream_query StreamQuery c"cuStreamQuery"
+        stream_synchronize StreamSynchronize c"cuStreamSynchronize"
+        event_create EventCreate c"cuEventCreate"
+        event_destroy EventDestroy c"cuEventDestroy_v2"
+        event_record EventRecord c"cuEventRecord"
+        event_query EventQuery c"cuEventQuery"
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_field_has_its_symbol() {
+        // Every field of the table is a pointer.
+        assert_eq!(size_of::<Calls>() / size_of::<usize>(), calls::SYMBOLS.len());
+        let loaded = crate::gpu::library::loaded(include_str!("calls.rs"), "cu");
+        assert_eq!(loaded, calls::SYMBOLS.map(|symbol| symbol.to_str().unwrap()));
+    }
+}

@@ -1,0 +1,164 @@
+//! Memory of a device, and memory of the host that the device sees: pinned, mapped, and cached, as the host reads what kernels write there.
+
+use std::ffi::c_void;
+use std::fmt;
+use std::ptr;
+use std::sync::Arc;
+
+use trunkline_sys::cuda_run::{HOST_ALLOC_DEVICEMAP, HOST_ALLOC_PORTABLE};
+
+use super::{Device, Inner};
+use crate::gpu::CallError;
+use crate::{Kind, Memory, OutOfBounds};
+
+/// Bytes of zeros that are copied at a time.
+const ZEROS: usize = 1 << 16;
+
+/// Memory of the host, and where the device finds it. A clone names the same bytes.
+#[derive(Clone, Debug)]
+pub struct Pinned {
+    memory: Memory,
+    at: u64,
+}
+
+impl Pinned {
+    /// The bytes, for the host.
+    #[must_use]
+    pub const fn memory(&self) -> &Memory {
+        &self.memory
+    }
+
+    /// The address by which kernels of its device find the first byte.
+    #[must_use]
+    pub const fn at(&self) -> u64 {
+        self.at
+    }
+}
+
+/// Bytes of a device cannot be read or written.
+#[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum RangeError {
+    /// They are not all in the range, or that is of another device.
+    #[error(transparent)]
+    Range(#[from] OutOfBounds),
+    /// The driver fails.
+    #[error(transparent)]
+    Call(#[from] CallError),
+}
+
+/// Frees itself.
+struct Allocated {
+    device: Arc<Inner>,
+    addr: usize,
+    is_host: bool,
+}
+
+impl Drop for Allocated {
+    fn drop(&mut self) {
+        let calls = &self.device.calls;
+        // What cannot be freed is the driver's until the process ends.
+        let _ = if self.is_host {
+            self.device.call("cuMemFreeHost", || {
+                // SAFETY: it was allocated here, and nobody names it any more.
+                unsafe { (calls.mem_free_host)(ptr::with_exposed_provenance_mut::<c_void>(self.addr)) }
+            })
+        } else {
+            let cuda = &self.device.cuda;
+            let free = || cuda.free(self.device.ordinal, self.addr, false);
+            cuda.inside(self.device.context, free).and_then(|freed| freed)
+        };
+    }
+}
+
+impl fmt::Debug for Allocated {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Allocated({:#x}, host: {})", self.addr, self.is_host)
+    }
+}
+
+impl Device {
+    /// `len` bytes of the host that the device sees, zeros. Not write-combined: the host reads them.
+    ///
+    /// # Errors
+    /// [`CallError`].
+    pub fn pinned(&self, len: usize) -> Result<Pinned, CallError> {
+        let inner = &self.inner;
+        let len = len.max(1).next_multiple_of(8);
+        let (mut start, mut at) = (ptr::null_mut(), 0);
+        inner.call("cuMemHostAlloc", || {
+            let flags = HOST_ALLOC_PORTABLE | HOST_ALLOC_DEVICEMAP;
+            // SAFETY: writes an address to a place of ours.
+            unsafe { (inner.calls.mem_host_alloc)(&raw mut start, len, flags) }
+        })?;
+        let owner = Allocated { device: Arc::clone(inner), addr: start.expose_provenance(), is_host: true };
+        inner.call("cuMemHostGetDevicePointer", || {
+            // SAFETY: writes an address to a place of ours, of memory that is mapped for devices.
+            unsafe { (inner.calls.mem_host_get_device_pointer)(&raw mut at, start, 0) }
+        })?;
+        // SAFETY: as many bytes as were just allocated, which nobody else has yet.
+        unsafe { ptr::write_bytes(start.cast::<u8>(), 0, len) };
+        // SAFETY: mapped readable and writable as long as its owner; nobody makes references to the bytes.
+        let memory = unsafe { Memory::with_owner(owner.addr, len, Kind::Host, Arc::new(owner)) };
+        Ok(Pinned { memory, at })
+    }
+
+    /// `len` bytes of the device, zeros. The CPU touches none of them.
+    ///
+    /// # Errors
+    /// [`CallError`].
+    pub fn allocate(&self, len: usize) -> Result<Memory, CallError> {
+        let inner = &self.inner;
+        let len = len.max(1).next_multiple_of(8);
+        let addr = inner.cuda.inside(inner.context, || inner.cuda.allocate(len))??.0;
+        let owner = Allocated { device: Arc::clone(inner), addr, is_host: false };
+        // SAFETY: the CPU touches no byte of such memory, and it is there as long as its owner.
+        let memory = unsafe { Memory::with_owner(addr, len, Kind::Device(inner.ordinal), Arc::new(owner)) };
+        let zeros = vec![0; ZEROS.min(len)];
+        let mut at = 0;
+        while at < len {
+            let piece = ZEROS.min(len - at);
+            inner.upload(addr + at, &zeros[..piece])?;
+            at += piece;
+        }
+        Ok(memory)
+    }
+
+    /// Copies bytes to memory of the device, and waits for it.
+    ///
+    /// # Errors
+    /// [`RangeError`].
+    pub fn write(&self, memory: &Memory, offset: u64, bytes: &[u8]) -> Result<(), RangeError> {
+        let to = self.inner.own(memory, offset, bytes.len())?;
+        Ok(self.inner.upload(to, bytes)?)
+    }
+
+    /// Copies bytes of memory of the device, and waits for it.
+    ///
+    /// # Errors
+    /// [`RangeError`].
+    pub fn read(&self, memory: &Memory, offset: u64, out: &mut [u8]) -> Result<(), RangeError> {
+        let from = self.inner.own(memory, offset, out.len())?;
+        // SAFETY: the device's memory, and bytes that are borrowed for it alone until the copy has ended below.
+        unsafe { self.inner.copy(out.as_mut_ptr().expose_provenance(), from, out.len(), self.inner.stream) }?;
+        Ok(self.inner.wait_for(self.inner.stream)?)
+    }
+}
+
+impl Inner {
+    /// The address of bytes of this device.
+    pub(super) fn own(&self, memory: &Memory, offset: u64, len: usize) -> Result<usize, OutOfBounds> {
+        let at = memory.checked(offset, len as u64)?;
+        match memory.kind() {
+            Kind::Device(ordinal) if ordinal == self.ordinal => Ok(at),
+            _ => Err(OutOfBounds { offset, len: len as u64, size: 0 }),
+        }
+    }
+
+    /// Copies bytes to an address of the device's memory that has room for them, and waits for it.
+    fn upload(&self, to: usize, bytes: &[u8]) -> Result<(), CallError> {
+        // SAFETY: the device's memory, and bytes that are borrowed until the copy has ended below.
+        unsafe { self.copy(to, bytes.as_ptr().expose_provenance(), bytes.len(), self.stream) }?;
+        self.wait_for(self.stream)
+    }
+}

@@ -1,0 +1,166 @@
+//! A device of NVIDIA's on which kernels of this process run: its memory, memory of the host that it sees, copies that it makes beside
+//! its kernels, and kernels that are loaded and started. Opened by whoever starts kernels ([`Gpu::device`](super::Gpu::device)); used by the
+//! executor of device queues.
+//!
+//! Memory is allocated and freed, and kernels are loaded, while no kernel runs that waits for the host: the driver may wait for such a
+//! kernel first. Nothing here waits for a device but what says so.
+
+mod calls;
+mod memory;
+mod mover;
+mod program;
+
+use std::ffi::c_int;
+use std::fmt;
+use std::ptr;
+use std::sync::Arc;
+
+use trunkline_sys::cuda::{self as driver, Stream, status};
+use trunkline_sys::cuda_run::{self as calls_of, Calls};
+
+use super::cuda::Cuda;
+use super::{CallError, Missing};
+
+pub use memory::{Pinned, RangeError};
+pub use mover::{MOVES_MAX, Mover};
+pub use program::{Arg, LaunchError, Program, Running};
+
+/// A device. Cheap to clone; its context stays until the last clone, and all that was made of it, is gone.
+#[derive(Clone)]
+pub struct Device {
+    inner: Arc<Inner>,
+}
+
+pub(super) struct Inner {
+    cuda: Cuda,
+    calls: Calls,
+    ordinal: u32,
+    context: *mut driver::Context,
+    /// For what is waited for at once.
+    stream: *mut Stream,
+}
+
+// SAFETY: the driver may be called by any thread, and locks what it keeps for a context and a stream.
+unsafe impl Send for Inner {}
+// SAFETY: as above.
+unsafe impl Sync for Inner {}
+
+/// A device cannot be used.
+#[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum DeviceError {
+    /// The driver has no functions for it.
+    #[error(transparent)]
+    Missing(#[from] Missing),
+    /// A call failed.
+    #[error(transparent)]
+    Call(#[from] CallError),
+    /// Another vendor's: kernels are started by NVIDIA's driver only.
+    #[error("kernels are started by NVIDIA's driver only")]
+    Vendor,
+}
+
+impl Device {
+    pub(super) fn new(cuda: Cuda, ordinal: u32) -> Result<Self, DeviceError> {
+        let calls = calls::load()?;
+        let context = cuda.retained(ordinal)?;
+        let mut inner = Inner { cuda, calls, ordinal, context, stream: ptr::null_mut() };
+        inner.stream = inner.new_stream()?;
+        Ok(Self { inner: Arc::new(inner) })
+    }
+
+    /// Its number.
+    #[must_use]
+    pub fn ordinal(&self) -> u32 {
+        self.inner.ordinal
+    }
+
+    /// What it is, as compilers call it: 90 for `sm_90`.
+    ///
+    /// # Errors
+    /// [`CallError`].
+    pub fn architecture(&self) -> Result<u32, CallError> {
+        let of = |attribute| self.inner.attribute(attribute);
+        let (major, minor) =
+            (of(calls_of::COMPUTE_CAPABILITY_MAJOR)?, of(calls_of::COMPUTE_CAPABILITY_MINOR)?);
+        Ok(u32::try_from(major * 10 + minor).unwrap_or(0))
+    }
+}
+
+impl Inner {
+    /// Calls in the device's context.
+    fn call(&self, name: &'static str, call: impl FnOnce() -> driver::Status) -> Result<(), CallError> {
+        let code = self.cuda.inside(self.context, call)?;
+        self.cuda.check(name, code)
+    }
+
+    /// The same of a question, whose answer may be "not yet".
+    fn ask(&self, name: &'static str, call: impl FnOnce() -> driver::Status) -> Result<bool, CallError> {
+        match self.cuda.inside(self.context, call)? {
+            calls_of::NOT_READY => Ok(false),
+            code => self.cuda.check(name, code).map(|()| true),
+        }
+    }
+
+    fn attribute(&self, attribute: u32) -> Result<c_int, CallError> {
+        let (device, mut value) = (self.cuda.device(self.ordinal)?, 0);
+        // SAFETY: writes a number to a place of ours.
+        let code = unsafe { (self.calls.device_get_attribute)(&raw mut value, attribute, device) };
+        self.cuda.check("cuDeviceGetAttribute", code).map(|()| value)
+    }
+
+    /// A stream that waits for no other.
+    fn new_stream(&self) -> Result<*mut Stream, CallError> {
+        let mut stream = ptr::null_mut();
+        self.call("cuStreamCreate", || {
+            // SAFETY: writes a handle to a place of ours.
+            unsafe { (self.calls.stream_create)(&raw mut stream, driver::STREAM_NON_BLOCKING) }
+        })?;
+        Ok(stream)
+    }
+
+    /// Ends a stream of ours, once all on it has ended.
+    fn end_stream(&self, stream: *mut Stream) {
+        // What cannot be waited for or given back is the driver's until the process ends.
+        let _ = self.wait_for(stream);
+        let _ = self.call("cuStreamDestroy", || {
+            // SAFETY: a stream of ours, once.
+            unsafe { (self.calls.stream_destroy)(stream) }
+        });
+    }
+
+    fn wait_for(&self, stream: *mut Stream) -> Result<(), CallError> {
+        self.call("cuStreamSynchronize", || {
+            // SAFETY: a stream of ours.
+            unsafe { (self.calls.stream_synchronize)(stream) }
+        })
+    }
+
+    /// Begins to copy, in the order of a stream.
+    ///
+    /// # Safety
+    /// Both ranges are this device's memory, or memory of this process that stays until the copy has ended.
+    unsafe fn copy(&self, to: usize, from: usize, len: usize, stream: *mut Stream) -> Result<(), CallError> {
+        self.call("cuMemcpyAsync", || {
+            // SAFETY: as the caller says.
+            unsafe { (self.calls.memcpy_async)(to as u64, from as u64, len, stream) }
+        })
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        if !self.stream.is_null() {
+            self.end_stream(self.stream);
+        }
+        self.cuda.release(self.ordinal);
+    }
+}
+
+impl fmt::Debug for Device {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Device({}, {})", self.inner.ordinal, self.inner.cuda.version())
+    }
+}
+
+const _: () = assert!(status::SUCCESS == 0 && calls_of::NOT_READY != 0);

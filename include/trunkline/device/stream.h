@@ -1,0 +1,218 @@
+// Streams: bytes from a kernel of one rank to the kernel of the same channel at another, in chunks, several of which are under way, as
+// crates/trunkline/src/device/stream.rs has them. Each end has its state in the window, so that later kernels go on, in whatever language.
+//
+// A chunk goes over the next lane, with a flag of that lane: chunks of two lanes overtake each other, and a flag for both would say of one
+// what holds of the other. The receiver takes the lanes in the same turns, and tells the sender which chunks it has taken.
+//
+// As in window.h every thread of the group makes the same calls; each of them copies its share.
+#ifndef TRUNKLINE_DEVICE_STREAM_H
+#define TRUNKLINE_DEVICE_STREAM_H
+
+#include "trunkline/device/window.h"
+
+namespace trunkline {
+
+// Chunks are sent in multiples of this.
+constexpr u64 GRANULE = 16;
+// Words of a stream's first line; and, behind the slot of a lane's flag, the bytes that were taken over it.
+constexpr u64 STREAM_SENT = 0;
+constexpr u64 STREAM_RECEIVED = 8;
+constexpr u64 STREAM_EXPECTED = 16;
+
+// Offset of the stream with a rank. The other end's with this rank lies at that of this one's number.
+TRUNKLINE_FN u64 stream_at(const Window &window, u32 with, u32 channel) {
+    return window.streams_at + ((u64)with * window.channels + channel) * window.stream_bytes;
+}
+TRUNKLINE_FN u64 free_at(u64 stream) { return stream + LINE_BYTES; }
+TRUNKLINE_FN u64 ready_at(u64 stream, u32 lane) {
+    return stream + (2 + (TRUNKLINE_PLANTED("header-window-lanes-share-a-flag") ? 0 : lane)) * LINE_BYTES;
+}
+TRUNKLINE_FN u64 room_out(const Window &window, u64 stream, u64 nth) {
+    return stream + (2 + (u64)window.lanes) * LINE_BYTES + nth % window.chunks * window.chunk;
+}
+TRUNKLINE_FN u64 room_in(const Window &window, u64 stream, u64 nth) {
+    return room_out(window, stream, nth) + (window.chunks * window.chunk + LINE_BYTES - 1) / LINE_BYTES * LINE_BYTES;
+}
+
+TRUNKLINE_FN u64 *word_at(const Window &window, u64 at) { return (u64 *)(window.base + at); }
+TRUNKLINE_FN u64 padded(u64 len) { return (len + GRANULE - 1) / GRANULE * GRANULE; }
+
+TRUNKLINE_FN bool has_stream(const Kernel &kernel, u32 with) {
+    return kernel.window->chunks > 0 && with < kernel.window->ranks && with != kernel.window->rank;
+}
+
+// Each thread of a group its share, by words where both places and the length are.
+TRUNKLINE_CALL void copy(const Group &group, void *to, const void *from, u64 len) {
+    u64 words = ((u64)to | (u64)from) % 8 == 0 ? len / 8 : 0;
+    for (u64 at = group.rank; at < words; at += group.size) ((u64 *)to)[at] = ((const u64 *)from)[at];
+    for (u64 at = words * 8 + group.rank; at < len; at += group.size) ((u8 *)to)[at] = ((const u8 *)from)[at];
+}
+
+// Waits until there is room for the next chunk: the other end has taken the one that was there. Its number.
+TRUNKLINE_CALL Wait wait_room(Kernel &kernel, u32 to, u64 &nth) {
+    const Window &window = *kernel.window;
+    u64 stream = stream_at(window, to, kernel.channel), found = 0;
+    Wait how = good();
+    if (is_leader(kernel.group)) {
+        nth = dev_load_relaxed(word_at(window, stream + STREAM_SENT));
+        bool waits = nth >= window.chunks && !TRUNKLINE_PLANTED("header-window-sends-without-room");
+        if (waits) how = lead_wait(kernel, slot_at(window, free_at(stream), nullptr), nth + 1 - window.chunks, found);
+    }
+    return conclude(kernel, how, &nth, 1);
+}
+
+// Sends what lies in the room of chunk `nth`.
+TRUNKLINE_CALL Wait send_chunk(Kernel &kernel, u32 to, u64 nth, u64 len) {
+    const Window &window = *kernel.window;
+    u64 stream = stream_at(window, to, kernel.channel), theirs = stream_at(window, window.rank, kernel.channel);
+    u32 lane = (u32)(nth % window.lanes);
+    Post result = posted();
+    meet(kernel.group);
+    if (is_leader(kernel.group)) {
+        Local from = local_at(window, room_out(window, stream, nth));
+        Entry entries[2] = {entry_write(from, remote_at(window, to, room_in(window, theirs, nth)), padded(len)),
+                            entry_raise(window, to, ready_at(theirs, lane), padded(len))};
+        Ticket last;
+        result = lead_post(kernel, lane, entries, 2, last);
+        if (result.kind == POSTED) dev_store_relaxed(word_at(window, stream + STREAM_SENT), nth + 1);
+    }
+    return conclude(kernel, wait_of(result), nullptr, 0);
+}
+
+// Waits until the next chunk is there; its number.
+TRUNKLINE_CALL Wait wait_chunk(Kernel &kernel, u32 from, u64 len, u64 &nth) {
+    const Window &window = *kernel.window;
+    u64 stream = stream_at(window, from, kernel.channel), found = 0;
+    Wait how = good();
+    if (is_leader(kernel.group)) {
+        u64 *received = word_at(window, stream + STREAM_RECEIVED);
+        nth = dev_load_relaxed(received);
+        u64 flag = ready_at(stream, (u32)(nth % window.lanes));
+        u64 *taken = word_at(window, flag + STREAM_EXPECTED);
+        u64 expected = dev_load_relaxed(taken) + padded(len);
+        how = lead_wait(kernel, slot_at(window, flag, nullptr), expected, found);
+        if (how.kind == GOOD) dev_store_relaxed(taken, expected);
+        if (how.kind == GOOD) dev_store_relaxed(received, nth + 1);
+    }
+    return conclude(kernel, how, &nth, 1);
+}
+
+// Tells the sender that a chunk was taken, by all threads.
+TRUNKLINE_CALL Wait free_chunk(Kernel &kernel, u32 from, u64 nth) {
+    const Window &window = *kernel.window;
+    Post result = posted();
+    meet(kernel.group);
+    if (is_leader(kernel.group)) {
+        Entry entry = entry_raise(window, from, free_at(stream_at(window, window.rank, kernel.channel)), 1);
+        Ticket last;
+        result = lead_post(kernel, (u32)(nth % window.lanes), &entry, 1, last);
+    }
+    return conclude(kernel, wait_of(result), nullptr, 0);
+}
+
+// Copies a chunk into the next room towards a rank, and sends it.
+TRUNKLINE_CALL Wait pass_on(Kernel &kernel, u32 to, const u8 *chunk, u64 len) {
+    u64 nth = 0;
+    if (wait_room(kernel, to, nth).kind != GOOD) return kernel.how;
+    copy(kernel.group, data(kernel, room_out(*kernel.window, stream_at(*kernel.window, to, kernel.channel), nth)), chunk, len);
+    return send_chunk(kernel, to, nth, len);
+}
+
+// Sends bytes to a rank, whose kernel of the same channel receives as many. When it comes back they may be changed; they may be on their way.
+TRUNKLINE_CALL Wait send(Kernel &kernel, u32 to, const void *bytes, u64 len) {
+    if (!is_good(kernel)) return kernel.how;
+    if (!has_stream(kernel, to)) return refuse(kernel);
+    u64 chunk = kernel.window->chunk;
+    for (u64 at = 0; at < len && is_good(kernel); at += chunk)
+        pass_on(kernel, to, (const u8 *)bytes + at, len - at < chunk ? len - at : chunk);
+    return kernel.how;
+}
+
+// What is done with a chunk that came: `take(came, at, len)` by every thread, `came` in the window; and it is given back before
+// `onward(at, len)`, so that ranks in a ring do not wait for each other.
+template <class Take, class Onward>
+TRUNKLINE_FN Wait each_chunk(Kernel &kernel, u32 from, u64 len, const Take &take, const Onward &onward) {
+    const Window &window = *kernel.window;
+    if (!is_good(kernel)) return kernel.how;
+    if (!has_stream(kernel, from)) return refuse(kernel);
+    u64 stream = stream_at(window, from, kernel.channel), nth = 0;
+    for (u64 at = 0; at < len; at += window.chunk) {
+        u64 piece = len - at < window.chunk ? len - at : window.chunk;
+        if (wait_chunk(kernel, from, piece, nth).kind != GOOD) return kernel.how;
+        const u8 *came = window.base + room_in(window, stream, nth);
+        bool early = TRUNKLINE_PLANTED("header-window-frees-before-it-reads");
+        if (early) {
+            free_chunk(kernel, from, nth);
+            for (u32 turn = 0; turn < 20000; turn++) pause();
+        }
+        take(came, at, piece);
+        if (!early && free_chunk(kernel, from, nth).kind != GOOD) return kernel.how;
+        if (onward(at, piece).kind != GOOD) return kernel.how;
+    }
+    return kernel.how;
+}
+
+// What each_chunk calls.
+struct CopyInto {
+    const Group *group;
+    u8 *into;
+    TRUNKLINE_FN void operator()(const u8 *came, u64 at, u64 len) const { copy(*group, into + at, came, len); }
+};
+
+template <class T, class F>
+struct ReduceInto {
+    const Group *group;
+    T *into;
+    const F *f;
+    TRUNKLINE_FN void operator()(const u8 *came, u64 at, u64 len) const {
+        T *mine = into + at / sizeof(T);
+        const T *theirs = (const T *)came;
+        for (u64 nth = group->rank; nth < len / sizeof(T); nth += group->size) mine[nth] = (*f)(mine[nth], theirs[nth]);
+    }
+};
+
+struct Stays {
+    TRUNKLINE_FN Wait operator()(u64, u64) const { return good(); }
+};
+
+struct GoesOn {
+    Kernel *kernel;
+    u32 to;
+    const u8 *bytes;
+    TRUNKLINE_FN Wait operator()(u64 at, u64 len) const {
+        // All of the group have made their share of it.
+        meet(kernel->group);
+        return pass_on(*kernel, to, bytes + at, len);
+    }
+};
+
+// Receives bytes that a rank's kernel of the same channel sends, as many.
+TRUNKLINE_CALL Wait recv(Kernel &kernel, u32 from, void *into, u64 len) {
+    return each_chunk(kernel, from, len, CopyInto{&kernel.group, (u8 *)into}, Stays{});
+}
+
+// Receives bytes of one rank, and sends them on to another, chunk by chunk.
+TRUNKLINE_CALL Wait forward(Kernel &kernel, u32 from, u32 to, void *into, u64 len) {
+    if (is_good(kernel) && !has_stream(kernel, to)) return refuse(kernel);
+    return each_chunk(kernel, from, len, CopyInto{&kernel.group, (u8 *)into}, GoesOn{&kernel, to, (const u8 *)into});
+}
+
+// Receives `count` values of a rank, and makes `f(mine, theirs)` of each and the one in `into`, where it stays.
+template <class T, class F>
+TRUNKLINE_FN Wait reduce(Kernel &kernel, u32 from, T *into, u64 count, const F &f) {
+    static_assert(GRANULE % sizeof(T) == 0, "a value lies in one chunk");
+    return each_chunk(kernel, from, count * sizeof(T), ReduceInto<T, F>{&kernel.group, into, &f}, Stays{});
+}
+
+// The same, and what it makes is sent on to another rank.
+template <class T, class F>
+TRUNKLINE_FN Wait reduce_forward(Kernel &kernel, u32 from, u32 to, T *into, u64 count, const F &f) {
+    static_assert(GRANULE % sizeof(T) == 0, "a value lies in one chunk");
+    if (is_good(kernel) && !has_stream(kernel, to)) return refuse(kernel);
+    ReduceInto<T, F> take = {&kernel.group, into, &f};
+    return each_chunk(kernel, from, count * sizeof(T), take, GoesOn{&kernel, to, (const u8 *)into});
+}
+
+}  // namespace trunkline
+
+#endif

@@ -1,0 +1,419 @@
+// Windows: memory of every rank with data, signals, counters and barriers, as crates/trunkline/src/device/window.rs makes it and kernel.rs
+// there uses it. A rank is named by its number and a place by its offset, which is the same at all ranks. docs/wire.md ("Windows") says
+// where everything lies.
+//
+// Every thread of a kernel's group makes the same calls with the same arguments; the leader acts, and all hear how it went. After the
+// first call that has not gone well nothing more is done, and every call says what went wrong.
+#ifndef TRUNKLINE_DEVICE_WINDOW_H
+#define TRUNKLINE_DEVICE_WINDOW_H
+
+#include "trunkline/device/abi.h"
+#include "trunkline/device/entry.h"
+#include "trunkline/device/group.h"
+#include "trunkline/device/lane.h"
+#include "trunkline/device/platform.h"
+#include "trunkline/device/queue.h"
+#include "trunkline/device/slot.h"
+#include "trunkline/device/successor.h"
+
+namespace trunkline {
+
+constexpr u32 WINDOW_VERSION = 2;
+constexpr u64 SLOT_BYTES = 16;
+// Bytes of a line: what several ranks or threads change has one of its own.
+constexpr u64 LINE_BYTES = 128;
+
+// How entries name a rank's part of a window.
+struct Peer {
+    u32 rank;
+    u32 key;
+};
+
+// A window as the host gives it to a kernel, to be read only. `..._at` are offsets from the first byte, good at every rank. Addresses are good where the
+// kernel runs. What they point to but for `base` is changed by threads of this device alone, by atomics too, and so lies in its memory.
+struct Window {
+    u32 version;
+    u32 rank;
+    u32 ranks;
+    u32 signals;   // that each rank may raise here
+    u32 counters;
+    u32 barriers;
+    u32 channels;  // kernels at a time
+    u32 lanes;     // queues of each
+    u32 chunks;    // of a stream that may be under way; 0: there are no streams
+    u32 reserved;
+    u64 chunk;     // bytes of one
+    u8 *base;      // this rank's part
+    u64 bytes;     // of data, which come first
+    u64 signals_at;
+    u64 *signal_bases;
+    u64 counters_at;
+    u64 *counter_bases;
+    u64 barriers_at;
+    u64 *epochs;   // how often this rank has come to each barrier
+    u64 streams_at;
+    u64 stream_bytes;
+    const Peer *peers;  // by rank
+    const Lane *queues; // by channel, then by lane
+    u64 *words;         // for each channel: words of its group, two for each lane, and whose turn it is
+};
+
+static_assert(sizeof(Window) == 10 * 4 + 14 * 8 && sizeof(Peer) == 8 && sizeof(Lane) == 24, "Window");
+
+// Words of a channel, from those of one to those of the next.
+TRUNKLINE_FN u64 words_of_channel(u32 lanes) { return (GROUP_WORDS + 2ull * lanes + 1 + 15) / 16 * 16; }
+
+// For group_of and its like: the words that the kernels of a channel meet by, one after another.
+TRUNKLINE_FN u64 *group_words(const Window &window, u32 channel) {
+    return window.words + channel * words_of_channel(window.lanes);
+}
+
+// What goes with a put: a signal there and a counter here, by their numbers, and what is added to each; 0: none.
+struct Along {
+    u32 signal;
+    u32 counter;
+    u64 signal_by;
+    u64 counter_by;
+};
+
+TRUNKLINE_FN Along nothing_along() { return Along{0, 0, 0, 0}; }
+TRUNKLINE_FN Along along_signal(u32 id, u64 by = 1) { return Along{id, 0, by, 0}; }
+TRUNKLINE_FN Along along_counter(u32 id, u64 by = 1) { return Along{0, id, 0, by}; }
+TRUNKLINE_FN Along and_counter(Along along, u32 id, u64 by = 1) {
+    along.counter = id;
+    along.counter_by = by;
+    return along;
+}
+
+// What one group of threads uses of a window, by a channel that no other group has at the same time. Each thread has one.
+struct Kernel {
+    const Window *window;
+    u32 channel;
+    Channel lanes;
+    Group group;
+    Budget limit;  // of each wait
+    Wait how;      // how all went so far. Set to good() to go on after a failure that was understood
+};
+
+TRUNKLINE_FN bool is_good(const Kernel &kernel) { return kernel.how.kind == GOOD; }
+TRUNKLINE_FN u32 rank(const Kernel &kernel) { return kernel.window->rank; }
+TRUNKLINE_FN u32 ranks(const Kernel &kernel) { return kernel.window->ranks; }
+
+// This rank's part, from an offset on. What others put there can be read after the wait that told of it.
+TRUNKLINE_FN u8 *data(const Kernel &kernel, u64 at) { return kernel.window->base + at; }
+
+TRUNKLINE_FN Wait wait_of(const Post &post) {
+    switch (post.kind) {
+        case POSTED: return good();
+        case BUSY: return ended(TIMEOUT);
+        case OVER:
+        case COMPANION:
+        case WAITING: return post.why;
+        default: return ended(REFUSED);
+    }
+}
+
+// There is no such thing in the window: REFUSED, for all threads, as all have asked for the same.
+TRUNKLINE_FN Wait refuse(Kernel &kernel) { return kernel.how = ended(REFUSED); }
+
+// The leader's result, for all, with some words of the leader's.
+TRUNKLINE_FN Wait conclude(Kernel &kernel, const Wait &leaders, u64 *handed, u32 count) {
+    return kernel.how = agree(kernel.group, leaders, handed, count);
+}
+
+TRUNKLINE_FN bool is_inside(const Window &window, u64 at, u64 len) {
+    if (TRUNKLINE_PLANTED("header-window-wraps")) return at + len <= window.bytes;
+    return at <= window.bytes && len <= window.bytes - at;
+}
+
+TRUNKLINE_FN Remote remote_at(const Window &window, u32 rank, u64 at) { return Remote{at, window.peers[rank].key, rank}; }
+TRUNKLINE_FN Local local_at(const Window &window, u64 at) { return Local{at, window.peers[window.rank].key}; }
+
+TRUNKLINE_FN Entry entry_raise(const Window &window, u32 rank, u64 slot, u64 by) {
+    return entry_atomic(OP_ADD, remote_at(window, rank, slot), by, 0, true);
+}
+
+// The slot at an offset of this rank's part.
+TRUNKLINE_FN Slot slot_at(const Window &window, u64 at, u64 *base) {
+    Slot slot = poisoned_slot((const u64 *)(window.base + at));
+    slot.base = base;
+    return slot;
+}
+
+TRUNKLINE_FN u64 nth_signal(const Window &window, u32 by, u32 id) {
+    return (u64)(TRUNKLINE_PLANTED("header-window-mixes-ranks") ? 0 : by) * window.signals + id;
+}
+TRUNKLINE_FN Slot signal_slot(const Window &window, u32 by, u32 id) {
+    u64 nth = nth_signal(window, by, id);
+    return slot_at(window, window.signals_at + nth * SLOT_BYTES, window.signal_bases + nth);
+}
+TRUNKLINE_FN Slot counter_slot(const Window &window, u32 id) {
+    return slot_at(window, window.counters_at + id * SLOT_BYTES, window.counter_bases + id);
+}
+// Offset of what rank `by` raises when it comes to a barrier.
+TRUNKLINE_FN u64 barrier_at(const Window &window, u32 id, u32 by) {
+    return window.barriers_at + ((u64)id * window.ranks + by) * SLOT_BYTES;
+}
+
+// Posts entries on a lane, for flushes to wait for; the leader alone does.
+TRUNKLINE_CALL Post lead_post(Kernel &kernel, u32 lane, const Entry *entries, u32 count, Ticket &last) {
+    Budget budget = kernel.limit;
+    Post result = post(*kernel.lanes.lanes[lane].main, entries, count, budget, last);
+    if (result.kind == POSTED) record(kernel.lanes, lane, last);
+    return result;
+}
+
+// Waits for a slot; the leader alone does.
+TRUNKLINE_CALL Wait lead_wait(Kernel &kernel, const Slot &slot, u64 value, u64 &found) {
+    Budget budget = kernel.limit;
+    return wait_unless_aborted(*kernel.lanes.lanes[0].main, slot, Condition{AT_LEAST, value}, budget, found);
+}
+
+TRUNKLINE_CALL Wait lead_flush(Kernel &kernel) {
+    Budget budget = kernel.limit;
+    return flush(kernel.lanes, budget);
+}
+
+// What a group uses of a window by a channel. It goes on where the last kernel of that channel ended, once all that one posted has completed.
+TRUNKLINE_CALL Kernel kernel_of(const Window &window, u32 channel, const Group &group, Budget limit) {
+    u64 *words = group_words(window, channel) + GROUP_WORDS;
+    const Lane *lanes = window.queues + (u64)channel * window.lanes;
+    Kernel kernel = {&window, channel, {lanes, window.lanes, words, words + 2 * window.lanes}, group, limit, good()};
+    if (window.version != WINDOW_VERSION || channel >= window.channels) {
+        kernel.how = ended(REFUSED);
+        return kernel;
+    }
+    Wait how = good();
+    for (u32 lane = 0; lane < window.lanes && is_leader(group); lane++)
+        if (!is_usable(*lanes[lane].main)) how = ended(REFUSED);
+    if (is_leader(group) && how.kind == GOOD) how = lead_flush(kernel);
+    conclude(kernel, how, nullptr, 0);
+    return kernel;
+}
+
+// The leader's part of a put: pieces of a GiB, and what goes along with the last one. The counter first: that is executed here, and
+// need not wait for what the other rank answers.
+TRUNKLINE_CALL Post lead_put(Kernel &kernel, u32 rank, const Bytes &bytes, const Along &along, Put &done) {
+    const Window &window = *kernel.window;
+    done.lane = next_lane(kernel.lanes);
+    u64 pieces = pieces_of(bytes);
+    for (u64 nth = 0; nth + 1 < pieces; nth++) {
+        Entry piece = nth_piece(bytes, nth);
+        Post result = lead_post(kernel, done.lane, &piece, 1, done.last);
+        if (result.kind != POSTED) return result;
+    }
+    Entry entries[3] = {nth_piece(bytes, pieces - 1), entry_nop(), entry_nop()};
+    u32 count = 1;
+    u64 counter = window.counters_at + along.counter * SLOT_BYTES;
+    u64 signal = window.signals_at + nth_signal(window, window.rank, along.signal) * SLOT_BYTES;
+    if (along.counter_by != 0) entries[count++] = entry_raise(window, window.rank, counter, along.counter_by);
+    if (along.signal_by != 0) entries[count++] = entry_raise(window, rank, signal, along.signal_by);
+    Post result = lead_post(kernel, done.lane, entries, count, done.last);
+    done.write = done.last;
+    done.write.index -= count - 1;
+    return result;
+}
+
+// Writes `len` bytes of this rank's part, from `from` on, to a rank's, from `to` on, and what goes along. What any thread of the group wrote
+// before goes with them. Nothing is ordered among puts.
+TRUNKLINE_CALL Wait put(Kernel &kernel, u32 rank, u64 to, u64 from, u64 len, const Along &along, Put &done) {
+    const Window &window = *kernel.window;
+    if (!is_good(kernel)) return kernel.how;
+    bool has_signal = along.signal_by == 0 || along.signal < window.signals;
+    bool has_counter = along.counter_by == 0 || along.counter < window.counters;
+    if (rank >= window.ranks || !has_signal || !has_counter) return refuse(kernel);
+    if (!is_inside(window, to, len) || !is_inside(window, from, len)) return refuse(kernel);
+    Post result = posted();
+    done = Put{0, Ticket{0, 0, 0}, Ticket{0, 0, 0}};
+    meet(kernel.group);
+    Bytes bytes = {local_at(window, from), remote_at(window, rank, to), len};
+    if (is_leader(kernel.group)) result = lead_put(kernel, rank, bytes, along, done);
+    return kernel.how = wait_of(agree(kernel.group, result, done));
+}
+
+TRUNKLINE_FN Wait put(Kernel &kernel, u32 rank, u64 to, u64 from, u64 len, const Along &along) {
+    Put done;
+    return put(kernel, rank, to, from, len, along, done);
+}
+
+// The leader's part of a get.
+TRUNKLINE_CALL Post lead_get(Kernel &kernel, const Remote &from, const Local &into, u64 len, Put &done) {
+    done.lane = next_lane(kernel.lanes);
+    u64 at = 0;
+    do {
+        u64 piece = len - at < LENGTH_MAX ? len - at : LENGTH_MAX;
+        Local to = {into.addr + at, into.key};
+        Remote source = {from.addr + at, from.key, from.peer};
+        Entry entry = entry_read(to, source, piece);
+        Post result = lead_post(kernel, done.lane, &entry, 1, done.last);
+        if (result.kind != POSTED) return result;
+        at += piece;
+    } while (at < len);
+    done.write = done.last;
+    return posted();
+}
+
+// Reads `len` bytes of a rank's part, from `from` on, into this rank's, from `into` on. They are there when it was waited for.
+TRUNKLINE_CALL Wait get(Kernel &kernel, u32 rank, u64 from, u64 into, u64 len, Put &done) {
+    const Window &window = *kernel.window;
+    if (!is_good(kernel)) return kernel.how;
+    if (rank >= window.ranks || !is_inside(window, from, len) || !is_inside(window, into, len)) return refuse(kernel);
+    Post result = posted();
+    done = Put{0, Ticket{0, 0, 0}, Ticket{0, 0, 0}};
+    meet(kernel.group);
+    if (is_leader(kernel.group)) result = lead_get(kernel, remote_at(window, rank, from), local_at(window, into), len, done);
+    return kernel.how = wait_of(agree(kernel.group, result, done));
+}
+
+// Raises a signal of a rank, behind all that was put on the first lane before; of other lanes it says nothing: flush first.
+TRUNKLINE_CALL Wait signal(Kernel &kernel, u32 rank, u32 id, u64 by = 1) {
+    const Window &window = *kernel.window;
+    if (!is_good(kernel)) return kernel.how;
+    if (rank >= window.ranks || id >= window.signals) return refuse(kernel);
+    Post result = posted();
+    Ticket last;
+    meet(kernel.group);
+    if (is_leader(kernel.group)) {
+        u64 slot = window.signals_at + nth_signal(window, window.rank, id) * SLOT_BYTES;
+        Entry entry = entry_raise(window, rank, slot, by);
+        result = lead_post(kernel, 0, &entry, 1, last);
+    }
+    return conclude(kernel, wait_of(result), nullptr, 0);
+}
+
+// Waits until what was put or got is complete: its source may be changed, and what was got is there.
+TRUNKLINE_CALL Wait wait(Kernel &kernel, const Put &done) {
+    if (!is_good(kernel)) return kernel.how;
+    if (done.lane >= kernel.lanes.count) return refuse(kernel);
+    Budget budget = kernel.limit;
+    return kernel.how = wait(kernel.group, *kernel.lanes.lanes[done.lane].main, done.write, budget);
+}
+
+// Waits until all that was posted is complete.
+TRUNKLINE_CALL Wait flush(Kernel &kernel) {
+    if (!is_good(kernel)) return kernel.how;
+    Wait how = good();
+    if (is_leader(kernel.group)) how = lead_flush(kernel);
+    return conclude(kernel, how, nullptr, 0);
+}
+
+// Waits until a rank has raised a signal here to `value`; what it is then. What was put before it can be read.
+TRUNKLINE_CALL Wait wait_signal(Kernel &kernel, u32 by, u32 id, u64 value, u64 &found) {
+    const Window &window = *kernel.window;
+    if (!is_good(kernel)) return kernel.how;
+    if (by >= window.ranks || id >= window.signals) return refuse(kernel);
+    Wait how = good();
+    if (is_leader(kernel.group)) how = lead_wait(kernel, signal_slot(window, by, id), value, found);
+    return conclude(kernel, how, &found, 1);
+}
+
+TRUNKLINE_FN Wait wait_signal(Kernel &kernel, u32 by, u32 id, u64 value) {
+    u64 found = 0;
+    return wait_signal(kernel, by, id, value, found);
+}
+
+// What all ranks together have raised a signal here to, or why it will not be more.
+TRUNKLINE_CALL Wait look_at_signals(const Window &window, u32 id, u64 value, u64 &found) {
+    found = 0;
+    for (u32 by = 0; by < window.ranks; by++) found += read(signal_slot(window, by, id));
+    if (found >= value) return good();
+    Wait how = ended(TIMEOUT);
+    for (u32 by = 0; by < window.ranks; by++)
+        if (is_poisoned(signal_slot(window, by, id), how)) return how;
+    return how;
+}
+
+// Waits until all ranks together have raised a signal here to `value`; what it is then.
+TRUNKLINE_CALL Wait wait_signals(Kernel &kernel, u32 id, u64 value, u64 &found) {
+    const Window &window = *kernel.window;
+    if (!is_good(kernel)) return kernel.how;
+    if (id >= window.signals) return refuse(kernel);
+    Wait how = good();
+    if (is_leader(kernel.group)) {
+        Budget budget = kernel.limit;
+        for (;;) {
+            how = look_at_signals(window, id, value, found);
+            if (how.kind != TIMEOUT || is_aborted(*kernel.lanes.lanes[0].main, how) || !goes_on(budget)) break;
+            pause();
+        }
+    }
+    return conclude(kernel, how, &found, 1);
+}
+
+// What a rank has raised a signal here to; 0 if there is no such signal.
+TRUNKLINE_FN u64 read_signal(const Kernel &kernel, u32 by, u32 id) {
+    const Window &window = *kernel.window;
+    return by < window.ranks && id < window.signals ? read(signal_slot(window, by, id)) : 0;
+}
+
+// Lets a signal of this rank begin anew: what has come counts no more, what comes counts. What it was.
+TRUNKLINE_CALL Wait reset_signal(Kernel &kernel, u32 by, u32 id, u64 &counted) {
+    const Window &window = *kernel.window;
+    if (!is_good(kernel)) return kernel.how;
+    if (by >= window.ranks || id >= window.signals) return refuse(kernel);
+    if (is_leader(kernel.group)) reset(signal_slot(window, by, id), counted);
+    return conclude(kernel, good(), &counted, 1);
+}
+
+// Waits until a counter of this rank is at least `value`; what it is then.
+TRUNKLINE_CALL Wait wait_counter(Kernel &kernel, u32 id, u64 value, u64 &found) {
+    const Window &window = *kernel.window;
+    if (!is_good(kernel)) return kernel.how;
+    if (id >= window.counters) return refuse(kernel);
+    Wait how = good();
+    if (is_leader(kernel.group)) how = lead_wait(kernel, counter_slot(window, id), value, found);
+    return conclude(kernel, how, &found, 1);
+}
+
+// As read_signal and reset_signal.
+TRUNKLINE_FN u64 read_counter(const Kernel &kernel, u32 id) {
+    return id < kernel.window->counters ? read(counter_slot(*kernel.window, id)) : 0;
+}
+
+TRUNKLINE_CALL Wait reset_counter(Kernel &kernel, u32 id, u64 &counted) {
+    if (!is_good(kernel)) return kernel.how;
+    if (id >= kernel.window->counters) return refuse(kernel);
+    if (is_leader(kernel.group)) reset(counter_slot(*kernel.window, id), counted);
+    return conclude(kernel, good(), &counted, 1);
+}
+
+// The leader's part of a barrier.
+TRUNKLINE_CALL Wait lead_barrier(Kernel &kernel, u32 id) {
+    const Window &window = *kernel.window;
+    Wait how = lead_flush(kernel);
+    if (how.kind != GOOD) return how;
+    // It stands in memory, so that a later kernel goes on from there.
+    bool again = TRUNKLINE_PLANTED("header-window-barriers-begin-anew");
+    u64 round = again ? dev_load(window.epochs + id) | 1 : dev_add(window.epochs + id, 1) + 1;
+    for (u32 other = 0; other < window.ranks && how.kind == GOOD; other++) {
+        if (other == window.rank) continue;
+        Entry entry = entry_raise(window, other, barrier_at(window, id, window.rank), 1);
+        Ticket last;
+        how = wait_of(lead_post(kernel, 0, &entry, 1, last));
+    }
+    for (u32 other = 0; other < window.ranks && how.kind == GOOD; other++) {
+        if (other == window.rank) continue;
+        u64 found;
+        how = lead_wait(kernel, slot_at(window, barrier_at(window, id, other), nullptr), round, found);
+    }
+    return how;
+}
+
+// Waits until all ranks have come to this barrier as often as this one. All that this kernel put before is at its target then.
+TRUNKLINE_CALL Wait barrier(Kernel &kernel, u32 id) {
+    if (!is_good(kernel)) return kernel.how;
+    if (id >= kernel.window->barriers) return refuse(kernel);
+    Wait how = good();
+    meet(kernel.group);
+    if (is_leader(kernel.group)) how = lead_barrier(kernel, id);
+    return conclude(kernel, how, nullptr, 0);
+}
+
+// Tells everybody who uses this kernel's channel to stop; for any thread.
+TRUNKLINE_FN void abort(const Kernel &kernel, u32 reason) {
+    for (u32 lane = 0; lane < kernel.lanes.count; lane++) abort(*kernel.lanes.lanes[lane].main, STATUS_ABORTED, reason);
+}
+
+}  // namespace trunkline
+
+#endif
