@@ -6,6 +6,7 @@
 //!
 //! - [`words`]: memory of queues, signals and counters, which tells the executor when somebody rings or waits.
 //! - [`network`]: what the executor asks of whatever carries bytes; [`rma`](crate::rma) is one.
+//! - [`courier`]: windows in memory of devices, which no network reaches: their owners are asked.
 //! - [`region`]: keys of entries, and the memory that they stand for. An entry is a stranger's until its key, bounds and generation are checked.
 //! - [`port`]: entries as operations of the network, in as many pieces as that takes; how each ended.
 //! - [`executor`]: one pass over all queues; poison of signals that a dead peer would have raised; companions.
@@ -15,6 +16,8 @@
 //!
 //! Nothing here is ever reordered to be faster: an atomic of a queue begins when the bytes before it are known to be placed, on every fabric.
 
+pub mod courier;
+mod deliver;
 pub mod driver;
 pub mod executor;
 pub mod lanes;
@@ -25,6 +28,7 @@ pub mod region;
 mod rest;
 pub mod words;
 
+pub use courier::{Courier, Part, Peer};
 pub use driver::{Mode, Queues, QueuesError};
 pub use executor::{Executor, Pass};
 pub use lanes::{Job, Lanes, LanesError};

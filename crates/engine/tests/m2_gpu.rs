@@ -8,6 +8,8 @@ mod cases;
 mod machine;
 #[path = "m2/network.rs"]
 mod network;
+#[path = "m2/posted.rs"]
+mod posted;
 #[path = "m2/skip.rs"]
 mod skip;
 
@@ -83,6 +85,16 @@ fn the_examples_run_as_kernels() {
 #[test]
 fn bytes_of_a_device_go_over_a_network() {
     run("network", network::network);
+}
+
+#[test]
+fn owners_of_devices_are_asked_over_a_network() {
+    run("post boxes", posted::posted);
+}
+
+#[test]
+fn a_failure_reaches_signals_of_another_device() {
+    run("post boxes and failures", posted::poisoned);
 }
 
 #[test]

@@ -69,7 +69,7 @@ pub enum Source<'a> {
 }
 
 impl Source<'_> {
-    pub(super) const fn len(&self) -> u64 {
+    pub(crate) const fn len(&self) -> u64 {
         match self {
             Self::Bytes(bytes) => bytes.len() as u64,
             Self::Heap(local) => local.len,

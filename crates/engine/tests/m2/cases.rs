@@ -3,10 +3,10 @@
 use std::time::Instant;
 
 use trunkline_devq::Memory as _;
-use trunkline_engine::device::Job;
+use trunkline_engine::device::{Job, Network};
 use trunkline_proto::wire::devq::{Aborted, Status, at};
 
-use crate::machine::{Machine, PLAN, Place, Plan, Rank};
+use crate::machine::{Machine, PLAN, Place, Plan, Rank, until};
 
 /// Every operation, at depths and first indices that wrap, over one lane and two, by single threads and groups.
 pub(crate) fn operations(machine: &Machine) {
@@ -145,7 +145,7 @@ pub(crate) fn aborts(machine: &Machine) {
         let job = Job { number: u64::MAX, ticks: 0, ..rank.job(machine) };
         let running = rank.start(machine, "endure", (2, 2), job);
         let queue = rank.queues.find(rank.lanes.numbers()[0][0]).unwrap();
-        Rank::until("four puts and signals have completed", || {
+        until("four puts and signals have completed", || {
             queue.words().load(at::FRONTIER, std::sync::atomic::Ordering::Acquire) >= 8
         });
         assert!(!running.is_over().unwrap(), "it waits for what never comes");
@@ -169,7 +169,7 @@ pub(crate) fn stops(machine: &Machine) {
             assert!(ended == 1 && (slot == ABORTED || slot == POISONED), "{round}: {results:x?}");
         }
         let queue = rank.queues.find(rank.lanes.numbers()[0][0]).unwrap();
-        Rank::until("the host hears of the abort", || queue.aborted().is_some());
+        until("the host hears of the abort", || queue.aborted().is_some());
         assert_eq!(queue.aborted(), Some(Aborted { status: Status::Aborted, reason: 7 }));
     }
 }
@@ -189,90 +189,95 @@ pub(crate) fn pings(machine: &Machine) {
     }
 }
 
-/// So many ranks that know each other, of which each runs a kernel at the same time.
-fn together(
-    machine: &Machine,
-    place: Place,
-    (count, threads): (usize, u32),
-    name: &str,
-    job: &Job,
-    fill: impl Fn(&Rank, u64),
-) -> Vec<Rank> {
-    let ranks: Vec<Rank> =
-        (0..count as u32).map(|me| Rank::new(machine, me, Plan { place, depth: 32, ..PLAN })).collect();
+/// So many ranks that know each other.
+fn near(machine: &Machine, place: Place, count: usize) -> Vec<Rank> {
+    let plan = Plan { place, depth: 32, ..PLAN };
+    let ranks: Vec<Rank> = (0..count as u32).map(|me| Rank::new(machine, me, plan)).collect();
     for (me, rank) in ranks.iter().enumerate() {
-        fill(rank, me as u64);
         for (other, of) in ranks.iter().enumerate().filter(|(other, _)| *other != me) {
             assert_eq!(of.key, rank.key, "regions are alike");
             rank.learn(other as u32, of);
         }
     }
-    let start = |(me, rank): (usize, &Rank)| {
+    ranks
+}
+
+/// Each of them runs a kernel at the same time.
+fn together<N: Network + 'static>(machine: &Machine, ranks: &[Rank<N>], threads: u32, name: &str, job: &Job) {
+    let start = |(me, rank): (usize, &Rank<N>)| {
         let Job { rounds, batch, bytes, .. } = *job;
-        let own = Job { peer: me as u32, number: count as u64, rounds, batch, bytes, ..rank.job(machine) };
+        let number = ranks.len() as u64;
+        let own = Job { peer: me as u32, number, rounds, batch, bytes, ..rank.job(machine) };
         rank.start(machine, name, (1, threads), own)
     };
     let running: Vec<_> = ranks.iter().enumerate().map(start).collect();
     for (rank, running) in ranks.iter().zip(&running) {
         let results = rank.finish(machine, running, (1, threads));
-        assert!(results.iter().all(|one| *one == 0), "{name}, {place:?}: {results:x?}");
+        assert!(results.iter().all(|one| *one == 0), "{name}, {:?}: {results:x?}", rank.plan);
     }
-    ranks
 }
 
 /// The programs of the three examples, as kernels.
 pub(crate) fn examples(machine: &Machine) {
     for place in [Place::Device, Place::Pinned] {
-        for ranks in [2, 3] {
+        for count in [2, 3] {
             for &threads in machine.groups.iter().filter(|&&threads| threads < 32) {
-                ring(machine, place, (ranks, threads));
-                dispatch(machine, place, (ranks, threads));
-                halo(machine, place, (ranks, threads));
+                each_example(machine, threads, || near(machine, place, count));
             }
         }
     }
 }
 
-fn ring(machine: &Machine, place: Place, (count, threads): (usize, u32)) {
+/// Each of the three, by ranks of its own.
+pub(crate) fn each_example<N: Network + 'static>(machine: &Machine, threads: u32, make: impl Fn() -> Vec<Rank<N>>) {
+    ring(machine, threads, &make());
+    dispatch(machine, threads, &make());
+    halo(machine, threads, &make());
+}
+
+fn ring<N: Network + 'static>(machine: &Machine, threads: u32, ranks: &[Rank<N>]) {
     const WORDS: u64 = 1000;
     let number = |rank: u64, at: u64| (rank + 1) * (at + 3);
     let job = Job { bytes: WORDS * 8, ..Job::default() };
-    let fill = |rank: &Rank, me: u64| {
+    for (me, rank) in (0..).zip(ranks) {
         let words: Vec<u64> = (0..WORDS).map(|at| number(me, at)).collect();
         rank.fill(machine, 0, &words);
-    };
-    for rank in together(machine, place, (count, threads), "ring", &job, fill) {
+    }
+    together(machine, ranks, threads, "ring", &job);
+    for rank in ranks {
         let sums = rank.region_words(machine, 2 * WORDS * 8, WORDS as usize);
         for (at, sum) in (0..).zip(sums) {
-            let wanted: u64 = (0..count as u64).map(|rank| number(rank, at)).sum();
-            assert_eq!(sum, wanted, "number {at}, {place:?}");
+            let wanted: u64 = (0..ranks.len() as u64).map(|rank| number(rank, at)).sum();
+            assert_eq!(sum, wanted, "number {at}, {:?}", rank.plan);
         }
     }
 }
 
-fn dispatch(machine: &Machine, place: Place, (count, threads): (usize, u32)) {
+fn dispatch<N: Network + 'static>(machine: &Machine, threads: u32, ranks: &[Rank<N>]) {
     const TOKENS: u64 = 200;
     let job = Job { batch: TOKENS, bytes: TOKENS * 8, ..Job::default() };
-    let ranks = together(machine, place, (count, threads), "dispatch", &job, |_, _| {});
+    let count = ranks.len();
+    together(machine, ranks, threads, "dispatch", &job);
     let all = (0..count as u64).flat_map(|rank| (0..TOKENS).map(move |token| token * 2_654_435_761 + rank));
     let all: Vec<u64> = all.collect();
-    for (me, rank) in (0..).zip(&ranks) {
+    for (me, rank) in (0..).zip(ranks) {
         let mine: u64 = all.iter().filter(|number| **number % count as u64 == me).sum();
         let sum = rank.region_words(machine, count as u64 * TOKENS * 8, 1)[0];
-        assert_eq!(sum, mine, "tokens of rank {me} of {count}, {place:?}");
+        assert_eq!(sum, mine, "tokens of rank {me} of {count}, {:?}", rank.plan);
     }
 }
 
-fn halo(machine: &Machine, place: Place, (count, threads): (usize, u32)) {
+fn halo<N: Network + 'static>(machine: &Machine, threads: u32, ranks: &[Rank<N>]) {
     const CELLS: u64 = 37;
     const ROUNDS: u64 = 25;
     let job = Job { batch: CELLS, rounds: ROUNDS, ..Job::default() };
     let cell = |at: u64| at * at + 1;
-    let fill = |rank: &Rank, me: u64| {
+    for (me, rank) in (0..).zip(ranks) {
         let cells: Vec<u64> = (0..CELLS).map(|at| cell(me * CELLS + at)).collect();
         rank.fill(machine, 0, &cells);
-    };
-    let ranks = together(machine, place, (count, threads), "halo", &job, fill);
+    }
+    let count = ranks.len();
+    together(machine, ranks, threads, "halo", &job);
     let whole = count * CELLS as usize;
     let mut cells: Vec<u64> = (0..whole as u64).map(cell).collect();
     for _ in 0..ROUNDS {
@@ -283,6 +288,6 @@ fn halo(machine: &Machine, place: Place, (count, threads): (usize, u32)) {
         cells = (0..whole).map(sum).collect();
     }
     for (rank, wanted) in ranks.iter().zip(cells.chunks(CELLS as usize)) {
-        assert_eq!(rank.region_words(machine, 0, CELLS as usize), wanted, "{place:?}");
+        assert_eq!(rank.region_words(machine, 0, CELLS as usize), wanted, "{:?}", rank.plan);
     }
 }

@@ -42,7 +42,7 @@ pub(crate) fn planted() -> Mutant {
 
 /// No network: all memory is in this process, or of its device.
 #[derive(Debug)]
-pub(crate) struct Alone(u32);
+pub(crate) struct Alone(pub(crate) u32);
 
 impl Network for Alone {
     fn me(&self) -> u32 {
@@ -100,8 +100,8 @@ pub(crate) struct Plan {
 pub(crate) const PLAN: Plan = Plan { place: Place::Device, lanes: 1, depth: 64, first: 0, blocks: 1 };
 
 /// A rank: an executor, a region, and lanes.
-pub(crate) struct Rank {
-    pub(crate) queues: Queues<Alone>,
+pub(crate) struct Rank<N: Network + 'static = Alone> {
+    pub(crate) queues: Queues<N>,
     pub(crate) lanes: Lanes,
     pub(crate) key: Key,
     pub(crate) plan: Plan,
@@ -120,9 +120,16 @@ fn shared(mover: Option<&Mover>) -> Option<Arc<dyn Copies>> {
 
 impl Rank {
     pub(crate) fn new(machine: &Machine, me: u32, plan: Plan) -> Self {
+        let pinned = machine.device.pinned(BYTES).unwrap();
+        Self::over(machine, Alone(me), plan, pinned)
+    }
+}
+
+impl<N: Network + 'static> Rank<N> {
+    /// Over a network, which knows these bytes of the host as its heap 0.
+    pub(crate) fn over(machine: &Machine, network: N, plan: Plan, pinned: Pinned) -> Self {
         let device = &machine.device;
-        let queues = Queues::for_device(Alone(me), 32, device.clone(), planted()).unwrap();
-        let pinned = device.pinned(BYTES).unwrap();
+        let queues = Queues::for_device(network, 32, device.clone(), planted()).unwrap();
         let (region, mover) = match plan.place {
             Place::Pinned => (pinned.memory().clone(), None),
             Place::Device => (device.allocate(BYTES).unwrap(), Some(device.mover().unwrap())),
@@ -136,6 +143,11 @@ impl Rank {
         let bases = device.allocate(SLOTS_COUNT * 8).unwrap();
         let results = device.allocate(THREADS * 8).unwrap();
         Self { queues, lanes, key, plan, region, pinned, mover, bases, results }
+    }
+
+    /// The region, the bytes of the host beside it, and a user of the stream of its copies.
+    pub(crate) fn parts(&self) -> (Memory, Memory, Option<Arc<dyn Copies>>) {
+        (self.region.clone(), self.pinned.memory().clone(), shared(self.mover.as_ref()))
     }
 
     /// Tells it of another rank's region, whose bytes it reaches itself.
@@ -233,13 +245,13 @@ impl Rank {
         let words = self.region_words(machine, SLOTS + number * 16, 2);
         [words[0], words[1]]
     }
+}
 
-    /// Waits until something is so that the host sees.
-    pub(crate) fn until(what: &str, mut is_so: impl FnMut() -> bool) {
-        let began = Instant::now();
-        while !is_so() {
-            assert!(began.elapsed() < Duration::from_secs(60), "{what}");
-            std::thread::sleep(Duration::from_micros(100));
-        }
+/// Waits until something is so that the host sees.
+pub(crate) fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let began = Instant::now();
+    while !is_so() {
+        assert!(began.elapsed() < Duration::from_secs(60), "{what}");
+        std::thread::sleep(Duration::from_micros(100));
     }
 }

@@ -7,6 +7,7 @@
 mod cases;
 mod machine;
 mod network;
+mod posted;
 mod skip;
 
 use std::path::{Path, PathBuf};
@@ -152,6 +153,23 @@ fn the_examples_run_as_kernels() {
 #[test]
 fn bytes_of_a_device_go_over_a_network() {
     run("network", 5, network::network);
+}
+
+#[test]
+fn owners_of_devices_are_asked_over_a_network() {
+    run("post boxes", 5, posted::posted);
+}
+
+#[test]
+fn a_failure_reaches_signals_of_another_device() {
+    run("post boxes and failures", 5, posted::poisoned);
+}
+
+/// No kernel is needed for it.
+#[test]
+fn what_is_asked_beyond_a_part_is_refused() {
+    let Some((stub, _turn)) = stubbed("post boxes and strangers", 5) else { return };
+    posted::hostile(&stub.machine);
 }
 
 #[test]

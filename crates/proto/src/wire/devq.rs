@@ -4,6 +4,7 @@ mod card;
 mod completion;
 mod entry;
 mod layout;
+mod post;
 mod status;
 #[cfg(test)]
 mod tests;
@@ -18,6 +19,7 @@ pub use layout::{
     BELLS_MAX, Bells, COMPLETION_BYTES, Companion, DEPTH_MAX, DEPTH_MIN, ENTRY_BYTES, Frontier, LINE_BYTES,
     Shape, ShapeError, VERSION, at,
 };
+pub use post::{Ask, BOX_BYTES, POST_PLACES, PostBox, REPLY_BYTES, REQUEST_BYTES, Reply, Request};
 pub use status::{Aborted, Poison, Status};
 pub use window::{
     GRANULE, SLOT_BYTES, StreamLayout, WINDOW_BYTES_MAX, WINDOW_LANES_MAX, WindowLayout, WindowShape,

@@ -19,6 +19,8 @@ pub struct WindowCard {
     pub config: [u64; CONFIG_WORDS],
     /// The key of its region, as entries have it.
     pub key: u32,
+    /// No network reaches the part: the heaps are memory of the host beside it, and its owner is asked by his post box.
+    pub is_posted: bool,
     heaps: [Heap; RAILS_MAX],
     rails: usize,
 }
@@ -48,7 +50,7 @@ impl WindowCard {
     pub fn new(config: [u64; CONFIG_WORDS], key: u32, told: &[Heap]) -> Option<Self> {
         let mut heaps = [NOWHERE; RAILS_MAX];
         heaps.get_mut(..told.len()).filter(|told| !told.is_empty())?.copy_from_slice(told);
-        Some(Self { config, key, heaps, rails: told.len() })
+        Some(Self { config, key, is_posted: false, heaps, rails: told.len() })
     }
 
     /// How the part is reached, over each of its rank's rails.
@@ -64,7 +66,7 @@ impl WindowCard {
         let (config, rest) = words.split_at_mut(CONFIG_WORDS);
         config.copy_from_slice(&self.config);
         if let [key, rails @ ..] = rest {
-            *key = u64::from(self.key);
+            *key = u64::from(self.key) | u64::from(self.is_posted) << 32;
             for (words, heap) in rails.chunks_exact_mut(3).zip(self.heaps()) {
                 words.copy_from_slice(&[heap.len, heap.region.key, heap.region.addr]);
             }
@@ -81,7 +83,9 @@ impl WindowCard {
         config.copy_from_slice(&words[..CONFIG_WORDS]);
         let told = words[CONFIG_WORDS];
         // Generations count from 1.
-        let key = u32::try_from(told).ok().filter(|key| key >> 8 != 0).ok_or(CardError::Key(told))?;
+        let is_posted = told >> 32 == 1;
+        let key = u32::try_from(told & !(1 << 32)).ok();
+        let key = key.filter(|key| key >> 8 != 0).ok_or(CardError::Key(told))?;
         let (mut heaps, mut rails, mut ends) = ([NOWHERE; RAILS_MAX], 0, false);
         for (words, heap) in words[CONFIG_WORDS + 1..].chunks_exact(3).zip(&mut heaps) {
             let &[bytes, key, addr] = words else { continue };
@@ -101,6 +105,6 @@ impl WindowCard {
             *heap = Heap { len: bytes, region: Region { key, addr } };
             rails += 1;
         }
-        if rails == 0 { Err(CardError::Rails) } else { Ok(Self { config, key, heaps, rails }) }
+        if rails == 0 { Err(CardError::Rails) } else { Ok(Self { config, key, is_posted, heaps, rails }) }
     }
 }

@@ -282,7 +282,7 @@ fn what_no_rank_can_tell_is_refused() {
         WindowCard::from_words(&words, 4096, planted())
     };
     assert_eq!(told(8, 3), Err(CardError::Key(3)), "no generation");
-    assert_eq!(told(8, 1 << 32 | 0x0203), Err(CardError::Key(1 << 32 | 0x0203)), "not cut to what fits");
+    assert_eq!(told(8, 1 << 33 | 0x0203), Err(CardError::Key(1 << 33 | 0x0203)), "not cut to what fits");
     for len in [0, 4095, 4097, u64::MAX] {
         assert_eq!(told(12, len), Err(CardError::Length(len)));
     }

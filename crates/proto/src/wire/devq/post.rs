@@ -1,0 +1,266 @@
+//! Post boxes: what executors tell each other of memory that no network reaches, which is a device's. The bytes come to memory of the host beside it, and its
+//! owner brings them there when he is asked to. A word that says so is checked, as it is read while it is written.
+
+use super::layout::LINE_BYTES;
+use super::status::Status;
+use crate::mutant::Mutant;
+use crate::rma::atomic::Action;
+
+/// Requests of one rank to another that may be under way.
+pub const POST_PLACES: u64 = 16;
+
+/// Bytes of a request.
+pub const REQUEST_BYTES: u64 = 64;
+
+/// Bytes of a reply.
+pub const REPLY_BYTES: u64 = 32;
+
+const REQUESTS: u64 = LINE_BYTES;
+const REPLIES: u64 = REQUESTS + POST_PLACES * REQUEST_BYTES;
+const REQUESTS_OUT: u64 = REPLIES + POST_PLACES * REPLY_BYTES;
+const REPLIES_OUT: u64 = REQUESTS_OUT + POST_PLACES * REQUEST_BYTES;
+
+/// Bytes of a box: a rank has one for each.
+pub const BOX_BYTES: u64 = REPLIES_OUT + POST_PLACES * REPLY_BYTES;
+
+const _: () = assert!(BOX_BYTES.is_multiple_of(LINE_BYTES));
+
+/// Where the parts of a rank's box for another one are.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct PostBox(u64);
+
+impl PostBox {
+    /// The box for a rank, of those that begin there; `None` if it ends behind all addresses.
+    #[must_use]
+    pub fn new(first: u64, rank: u32) -> Option<Self> {
+        let at = first.checked_add(u64::from(rank) * BOX_BYTES)?;
+        at.checked_add(BOX_BYTES)?;
+        Some(Self(at))
+    }
+
+    /// Not 0: that rank could not reply to something, and will not any more.
+    #[must_use]
+    pub const fn lost(self) -> u64 {
+        self.0
+    }
+
+    /// Not 0: error words of signals of that rank were set beside all links.
+    #[must_use]
+    pub const fn spoiled(self) -> u64 {
+        self.0 + 8
+    }
+
+    /// Where the request of a number comes.
+    #[must_use]
+    pub const fn request(self, number: u64) -> u64 {
+        self.0 + REQUESTS + number % POST_PLACES * REQUEST_BYTES
+    }
+
+    /// Where the reply to it comes.
+    #[must_use]
+    pub const fn reply(self, number: u64) -> u64 {
+        self.0 + REPLIES + number % POST_PLACES * REPLY_BYTES
+    }
+
+    /// Where it is sent from.
+    #[must_use]
+    pub const fn request_out(self, number: u64) -> u64 {
+        self.0 + REQUESTS_OUT + number % POST_PLACES * REQUEST_BYTES
+    }
+
+    /// Where the reply is sent from.
+    #[must_use]
+    pub const fn reply_out(self, number: u64) -> u64 {
+        self.0 + REPLIES_OUT + number % POST_PLACES * REPLY_BYTES
+    }
+}
+
+/// What is asked of the owner of a device's memory.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Ask {
+    /// To bring bytes that have come to the host's memory to the device's.
+    Bring {
+        /// The first.
+        addr: u64,
+        /// How many.
+        len: u64,
+    },
+    /// To bring the device's bytes to the host's memory, where they will be read.
+    Show {
+        /// The first.
+        addr: u64,
+        /// How many.
+        len: u64,
+    },
+    /// To change a word, and bring it.
+    Change {
+        /// Where it is.
+        addr: u64,
+        /// How.
+        action: Action,
+    },
+}
+
+/// A request and its number; those of a rank to another one count from 0.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Request {
+    /// The number.
+    pub number: u64,
+    /// What is asked.
+    pub ask: Ask,
+}
+
+/// What became of a request.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Reply {
+    /// Its number.
+    pub number: u64,
+    /// What the word was, or 0; else why not, and the reason.
+    pub how: Result<u64, (Status, u32)>,
+}
+
+/// What is to stand behind these words.
+fn check(words: &[u64]) -> u64 {
+    let mix = |sum: u64, word: &u64| {
+        let mixed = (sum ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        mixed ^ mixed >> 29
+    };
+    words.iter().fold(0x7472_756e_6b6c_696e, mix)
+}
+
+/// The words, if their check is right and the first one is that of this number.
+fn whole<const N: usize>(words: &[u64; N], number: u64, mutant: Mutant) -> Option<&[u64]> {
+    let (last, rest) = words.split_last()?;
+    let is_whole = check(rest) == *last || mutant.is("post-believes-torn");
+    (is_whole && rest.first() == Some(&number.wrapping_add(1))).then_some(rest)
+}
+
+impl Request {
+    /// As it lies in its place.
+    #[must_use]
+    pub fn to_words(&self) -> [u64; 8] {
+        let (kind, addr, a, b) = match self.ask {
+            Ask::Bring { addr, len } => (1, addr, len, 0),
+            Ask::Show { addr, len } => (2, addr, len, 0),
+            Ask::Change { addr, action } => match action {
+                Action::Fetch => (3, addr, 0, 0),
+                Action::Set(value) => (4, addr, value, 0),
+                Action::Add(value) => (5, addr, value, 0),
+                Action::And(value) => (6, addr, value, 0),
+                Action::Or(value) => (7, addr, value, 0),
+                Action::Xor(value) => (8, addr, value, 0),
+                Action::CompareSwap { expect, swap } => (9, addr, expect, swap),
+            },
+        };
+        let mut words = [self.number.wrapping_add(1), kind, addr, a, b, 0, 0, 0];
+        let (last, rest) = words.split_at_mut(7);
+        rest.copy_from_slice(&[check(last)]);
+        words
+    }
+
+    /// The request of a number; `None`: it is not there, or not all of it, or says what none says.
+    #[must_use]
+    pub fn from_words(words: &[u64; 8], number: u64, mutant: Mutant) -> Option<Self> {
+        let &[_, kind, addr, a, b, 0, 0] = whole(words, number, mutant)? else { return None };
+        let change = |action| Some(Ask::Change { addr, action });
+        let ask = match (kind, a, b) {
+            (1, len, 0) => Some(Ask::Bring { addr, len }),
+            (2, len, 0) => Some(Ask::Show { addr, len }),
+            (3, 0, 0) => change(Action::Fetch),
+            (4, value, 0) => change(Action::Set(value)),
+            (5, value, 0) => change(Action::Add(value)),
+            (6, value, 0) => change(Action::And(value)),
+            (7, value, 0) => change(Action::Or(value)),
+            (8, value, 0) => change(Action::Xor(value)),
+            (9, expect, swap) => change(Action::CompareSwap { expect, swap }),
+            _ => None,
+        };
+        Some(Self { number, ask: ask? })
+    }
+}
+
+impl Reply {
+    /// As it lies in its place.
+    #[must_use]
+    pub fn to_words(&self) -> [u64; 4] {
+        let (value, status, reason) = match self.how {
+            Ok(value) => (value, Status::Done, 0),
+            Err((status, reason)) => (0, status, reason),
+        };
+        let status = u64::from(status.to_bits()) | u64::from(reason) << 32;
+        let first = [self.number.wrapping_add(1), value, status];
+        [first[0], first[1], first[2], check(&first)]
+    }
+
+    /// The reply of a number; `None`: it is not there, or not all of it.
+    #[must_use]
+    pub fn from_words(words: &[u64; 4], number: u64, mutant: Mutant) -> Option<Self> {
+        let &[_, value, status] = whole(words, number, mutant)? else { return None };
+        let how = match Status::from_bits(status as u16) {
+            Status::Done => Ok(value),
+            failed => Err((failed, (status >> 32) as u32)),
+        };
+        Some(Self { number, how })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::mutant::planted;
+
+    fn asks() -> impl Strategy<Value = Ask> {
+        let action = prop_oneof![
+            Just(Action::Fetch),
+            any::<u64>().prop_map(Action::Set),
+            any::<u64>().prop_map(Action::Add),
+            any::<u64>().prop_map(Action::And),
+            any::<u64>().prop_map(Action::Or),
+            any::<u64>().prop_map(Action::Xor),
+            any::<(u64, u64)>().prop_map(|(expect, swap)| Action::CompareSwap { expect, swap }),
+        ];
+        prop_oneof![
+            any::<(u64, u64)>().prop_map(|(addr, len)| Ask::Bring { addr, len }),
+            any::<(u64, u64)>().prop_map(|(addr, len)| Ask::Show { addr, len }),
+            (any::<u64>(), action).prop_map(|(addr, action)| Ask::Change { addr, action }),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_read_is_what_was_written(number: u64, ask in asks(), how in any::<Result<u64, (u16, u32)>>()) {
+            let request = Request { number, ask };
+            prop_assert_eq!(Request::from_words(&request.to_words(), number, planted()), Some(request));
+            prop_assert_eq!(Request::from_words(&request.to_words(), number ^ 16, planted()), None);
+            let how = how.map_err(|(status, reason)| (Status::from_bits(status % 1000 + 1), reason));
+            let reply = Reply { number, how };
+            prop_assert_eq!(Reply::from_words(&reply.to_words(), number, planted()), Some(reply));
+        }
+
+        /// A place holds words of what it was before and of what it becomes.
+        #[test]
+        fn what_is_half_written_is_not_there(number: u64, asks in (asks(), asks()), mask in 1_u8..255) {
+            let old = Request { number, ask: asks.0 }.to_words();
+            let new = Request { number: number.wrapping_add(POST_PLACES), ask: asks.1 }.to_words();
+            let mut words = new;
+            for at in (0..8).filter(|at| mask & 1 << at != 0) {
+                words[at] = old[at];
+            }
+            let read = Request::from_words(&words, number.wrapping_add(POST_PLACES), planted());
+            prop_assert!(words == new || read.is_none());
+        }
+    }
+
+    #[test]
+    fn boxes_lie_as_documented() {
+        let of = PostBox::new(4096, 2).unwrap();
+        assert_eq!((BOX_BYTES, of.lost(), of.spoiled()), (3200, 4096 + 6400, 4096 + 6408));
+        let at = of.lost();
+        assert_eq!((of.request(17), of.reply(17)), (at + 128 + 64, at + 1152 + 32));
+        assert_eq!((of.request_out(15), of.reply_out(0)), (at + 1664 + 15 * 64, at + 2688));
+        assert_eq!(PostBox::new(u64::MAX - 100, 0), None);
+        assert!(Request::from_words(&[0; 8], 0, planted()).is_none(), "nothing has come there");
+    }
+}
