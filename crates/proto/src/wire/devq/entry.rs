@@ -258,6 +258,8 @@ mod flag {
     pub(super) const IMMEDIATE: u8 = 16;
     pub(super) const MORE: u8 = 32;
     pub(super) const POISONED: u8 = 64;
+    /// Those that any entry may have.
+    pub(super) const OF_ALL: u8 = COMPLETES | FENCE_READS_AND_ATOMICS | FENCE_ALL | MORE;
 }
 
 /// An entry's words, apart.
@@ -415,14 +417,61 @@ impl Entry {
             flag::FENCE_ALL => Fence::All,
             _ => return Err(EntryError::Flags(fields.flags)),
         };
-        let tag = (kind >> 16) as u16;
-        let entry = Self { work: fields.work()?, fence, tag, more: fields.flags & flag::MORE != 0 };
-        if entry.flags() != fields.flags {
+        let work = fields.work()?;
+        let used = Used::by(&work);
+        if fields.flags & flag::COMPLETES == 0 || fields.flags & !(used.flags | flag::OF_ALL) != 0 {
             return Err(EntryError::Flags(fields.flags));
         }
-        match entry.to_words(index, checked).iter().zip(words).position(|(ours, theirs)| ours != theirs) {
-            Some(at) => Err(EntryError::Unused(at as u8 * 8)),
-            None => Ok(entry),
+        let others = |at: usize| words[at + 1] & !used.words[at] != 0;
+        if (0..7).fold(false, |any, at| any | others(at)) {
+            let at = (0..7).position(others).unwrap_or_default();
+            return Err(EntryError::Unused(at as u8 * 8 + 8));
+        }
+        Ok(Self { work, fence, tag: (kind >> 16) as u16, more: fields.flags & flag::MORE != 0 })
+    }
+}
+
+/// What an operation uses of an entry.
+struct Used {
+    /// Bits of the words behind the first one.
+    words: [u64; 7],
+    /// Flags, beside those of all.
+    flags: u8,
+}
+
+impl Used {
+    const ALL: u64 = u64::MAX;
+    const LOW: u64 = u32::MAX as u64;
+    const HIGH: u64 = !Self::LOW;
+    const NOTHING: Self = Self { words: [0, 0, 0, 0, 0, 0, Self::HIGH], flags: 0 };
+    const WRITE: Self = Self { words: [Self::ALL, Self::ALL, Self::ALL, Self::ALL, 0, 0, Self::ALL], flags: 0 };
+    const TELLING: Self = Self {
+        words: [Self::ALL, Self::ALL, Self::ALL, Self::ALL, Self::LOW, 0, Self::ALL],
+        flags: flag::IMMEDIATE,
+    };
+    const INLINE: Self = Self {
+        words: [Self::ALL, Self::ALL, Self::HIGH, Self::ALL, Self::ALL, Self::ALL, Self::ALL],
+        flags: flag::INLINE,
+    };
+    const ATOMIC: Self =
+        Self { words: [0, Self::ALL, Self::HIGH, 0, Self::ALL, 0, Self::ALL], flags: flag::POISONED };
+    const COMPARING: Self =
+        Self { words: [0, Self::ALL, Self::HIGH, 0, Self::ALL, Self::ALL, Self::ALL], flags: flag::POISONED };
+    const WAIT: Self = Self { words: [0, Self::ALL, Self::HIGH, 0, 0, 0, Self::HIGH], flags: 0 };
+    const NOTIFY: Self = Self { words: [0, 0, 0, 0, Self::LOW, 0, Self::ALL], flags: 0 };
+
+    /// By the work. The check, if there is one, was looked at before.
+    #[inline]
+    const fn by(work: &Work) -> &'static Self {
+        match work {
+            Work::Nop | Work::Show | Work::Barrier => &Self::NOTHING,
+            Work::Write { imm: None, .. } | Work::Read { .. } => &Self::WRITE,
+            Work::Write { imm: Some(_), .. } => &Self::TELLING,
+            Work::WriteInline { .. } => &Self::INLINE,
+            Work::Atomic { change: Atomic::SwapIf { .. } | Atomic::AddMasked { .. }, .. } => &Self::COMPARING,
+            Work::Atomic { .. } => &Self::ATOMIC,
+            Work::Wait { .. } => &Self::WAIT,
+            Work::Notify { .. } => &Self::NOTIFY,
         }
     }
 }
