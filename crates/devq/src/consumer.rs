@@ -315,26 +315,26 @@ impl<M: Memory> Consumer<M> {
     fn next_alone(&mut self, others: &impl Fn(u32) -> Option<Progress>) -> Option<(u64, Entry)> {
         while self.begun == self.completed && self.stopped.is_none() && self.has_more() {
             let index = self.begun;
-            let head = match self.head {
+            let read = match self.head.take() {
                 Some(head) => head,
                 None => self.fetch(index),
             };
-            let is_over = match head {
-                Ok(Entry { work: Work::Nop | Work::Barrier, .. }) => true,
-                Ok(Entry { work: Work::Wait { queue, index: awaited }, .. }) => {
-                    self.wait_is_over(queue, awaited, index, others)
+            let entry = match read {
+                Ok(entry) => entry,
+                Err(_) => {
+                    self.head = Some(read);
+                    return None;
                 }
-                Ok(entry) => {
-                    self.head = None;
-                    return Some((index, entry));
-                }
-                Err(_) => false,
             };
-            let Ok(entry) = head.as_ref().map_err(drop).and_then(|entry| if is_over { Ok(entry) } else { Err(()) }) else {
-                self.head = Some(head);
+            let is_over = match entry.work {
+                Work::Nop | Work::Barrier => true,
+                Work::Wait { queue, index: awaited } => self.wait_is_over(queue, awaited, index, others),
+                _ => return Some((index, entry)),
+            };
+            if !is_over {
+                self.head = Some(read);
                 return None;
-            };
-            self.head = None;
+            }
             self.begun = index.wrapping_add(1);
             self.pass_by(index, entry.op(), 0);
         }
@@ -390,6 +390,7 @@ impl<M: Memory> Consumer<M> {
     }
 
     /// Copies an entry out and reads it.
+    #[inline]
     fn fetch(&self, index: u64) -> Result<Entry, Status> {
         let words = self.memory.get_entry(self.shape.entry(index));
         let index =

@@ -473,9 +473,9 @@ impl<'q, M: Memory> Reservation<'q, M> {
     /// The reservation again, when the time is over or the queue was aborted.
     pub fn publish_within(mut self, budget: &mut impl Budget) -> Result<Ticket, Self> {
         loop {
-            match self.publish() {
-                Ok(ticket) => return Ok(ticket),
-                Err(again) => self = again,
+            if self.try_publish() {
+                self.is_open = false;
+                return Ok(self.queue.ticket(self.end().wrapping_sub(1)));
             }
             if self.queue.aborted().is_some() || !budget.goes_on() {
                 return Err(self);
@@ -494,7 +494,9 @@ impl<'q, M: Memory> Reservation<'q, M> {
     }
 
     fn try_publish(&mut self) -> bool {
-        while self.write(&Entry::new(Work::Nop)).is_some() {}
+        while self.written < self.count {
+            let _ = self.write(&Entry::new(Work::Nop));
+        }
         let Queue { memory, mutant, .. } = self.queue;
         if mutant.is("devq-publishes-out-of-order") {
             memory.advance(at::READY, self.end(), AcqRel);

@@ -290,6 +290,7 @@ impl Entry {
     }
 
     /// The number of its operation.
+    #[inline]
     #[must_use]
     pub const fn op(&self) -> u8 {
         match self.work {
@@ -390,6 +391,7 @@ impl Entry {
     ///
     /// # Errors
     /// [`EntryError`] says what is wrong.
+    #[inline]
     pub fn from_words(words: &[u64; 8], index: u64, checked: bool) -> Result<Self, EntryError> {
         let (found, kind) = halves(words[0]);
         if found != sequence(index) {
@@ -492,6 +494,7 @@ impl Fields {
     }
 
     /// The work, as far as the fields that it uses say; the others are looked at by the caller.
+    #[inline]
     fn work(&self) -> Result<Work, EntryError> {
         Ok(match self.op {
             0 => Work::Nop,
@@ -517,10 +520,12 @@ impl Fields {
         })
     }
 
+    #[inline]
     fn length(&self) -> Result<u64, EntryError> {
         if self.len > LENGTH_MAX { Err(EntryError::Length(self.len)) } else { Ok(self.len) }
     }
 
+    #[inline]
     fn atomic(&self, change: Atomic) -> Result<Work, EntryError> {
         if !self.remote.is_multiple_of(8) {
             return Err(EntryError::Unaligned(self.remote));
@@ -534,6 +539,7 @@ const fn sequence(index: u64) -> u32 {
 }
 
 /// The other fifteen words of 4 bytes, exclusive-ored with each other and with `DEVQ`.
+#[inline(never)]
 fn check(words: &[u64; 8]) -> u32 {
     let all = words.iter().fold(0, |all, word| all ^ halves(*word).0 ^ halves(*word).1);
     all ^ halves(words[7]).1 ^ u32::from_le_bytes(*b"DEVQ")
