@@ -124,16 +124,19 @@ impl<M: Memory> BellPage<M> {
 }
 
 impl<M: Memory> Bell<M> {
-    /// Tells the engine that it may execute what is before `end`.
+    /// Tells the engine that it may execute what is before `end`. A full fence stands before the doorbell is stored, and one behind it.
     pub(crate) fn ring(&self, end: u64) {
         let BellPage { memory, bells, mutant } = &self.page;
         let (bits, bit) = bells.bit(self.number);
         if mutant.is("devq-bit-before-bell") {
             memory.or(bits, bit, Release);
-            memory.store(bells.bell(self.number), end, Release);
+            memory.store_fenced(bells.bell(self.number), end);
             return;
         }
-        memory.store(bells.bell(self.number), end, Release);
+        match mutant.is("devq-no-full-fence") {
+            true => memory.store(bells.bell(self.number), end, Release),
+            false => memory.store_fenced(bells.bell(self.number), end),
+        }
         if !mutant.is("devq-no-bit") {
             memory.or(bits, bit, Release);
         }

@@ -134,6 +134,8 @@ pub struct Consumer<M> {
     begun: u64,
     /// First that has not completed.
     completed: u64,
+    /// What the frontier says of that.
+    told: u64,
     /// The next entry, once copied out.
     head: Option<Result<Entry, Status>>,
     places: Box<[Place]>,
@@ -166,6 +168,7 @@ impl<M: Memory> Consumer<M> {
             rung: first,
             begun: first,
             completed: first,
+            told: first,
             head: None,
             places,
             under_way: [0; 4],
@@ -268,7 +271,81 @@ impl<M: Memory> Consumer<M> {
     pub fn next(&mut self, others: &impl Fn(u32) -> Option<Progress>) -> Step {
         let step = self.next_poison().unwrap_or_else(|| self.next_entry(others));
         self.complete();
+        self.tell_frontier();
         step
+    }
+
+    /// Begins up to `most` jobs by `begin`, which says how each has ended if it has: as [`next`](Self::next) and [`end`](Self::end) again and
+    /// again, but what completes is told by one frontier. How many began.
+    pub fn turn(
+        &mut self,
+        most: u32,
+        others: &impl Fn(u32) -> Option<Progress>,
+        mut begin: impl FnMut(u64, &Job) -> Option<Outcome>,
+    ) -> u32 {
+        let mut begun = 0;
+        while begun < most {
+            // With nothing under way there is nothing to wait for but other queues, and what ends at once takes no place.
+            if let Some((index, entry)) = self.next_alone(others) {
+                begun += 1;
+                self.begun = index.wrapping_add(1);
+                match begin(index, &Job::Execute(entry)) {
+                    Some(Outcome::Done(value)) => self.pass_by(index, entry.op(), value),
+                    outcome => {
+                        let _same = self.begin(index, &entry);
+                        let _ended = outcome.is_some_and(|outcome| self.take_in(index, outcome));
+                    }
+                }
+                continue;
+            }
+            let step = self.next_poison().unwrap_or_else(|| self.next_entry(others));
+            let Step::Begin(index, job) = step else { break };
+            begun += 1;
+            if let Some(outcome) = begin(index, &job) {
+                self.take_in(index, outcome);
+            }
+        }
+        self.complete();
+        self.tell_frontier();
+        begun
+    }
+
+    /// The next entry for the executor, if it may begin while nothing else is under way and all is well.
+    #[inline]
+    fn next_alone(&mut self, others: &impl Fn(u32) -> Option<Progress>) -> Option<(u64, Entry)> {
+        while self.begun == self.completed && self.stopped.is_none() && self.has_more() {
+            let index = self.begun;
+            let read = match self.head.take() {
+                Some(head) => head,
+                None => self.fetch(index),
+            };
+            let entry = match read {
+                Ok(entry) => entry,
+                Err(_) => {
+                    self.head = Some(read);
+                    return None;
+                }
+            };
+            let is_over = match entry.work {
+                Work::Nop | Work::Barrier => true,
+                Work::Wait { queue, index: awaited } => self.wait_is_over(queue, awaited, index, others),
+                _ => return Some((index, entry)),
+            };
+            if !is_over {
+                self.head = Some(read);
+                return None;
+            }
+            self.begun = index.wrapping_add(1);
+            self.pass_by(index, entry.op(), 0);
+        }
+        None
+    }
+
+    /// The only entry under way has ended well.
+    #[inline]
+    fn pass_by(&mut self, index: u64, op: u8, value: u64) {
+        self.tell_completion(index, Completion { status: Status::Done, op, value });
+        self.completed = self.begun;
     }
 
     fn next_entry(&mut self, others: &impl Fn(u32) -> Option<Progress>) -> Step {
@@ -298,7 +375,7 @@ impl<M: Memory> Consumer<M> {
             }
             self.head = None;
             self.begun = index.wrapping_add(1);
-            if let Some(job) = self.begin(index, head.unwrap_or(Entry::new(Work::Nop))) {
+            if let Some(job) = self.begin(index, &head.unwrap_or(Entry::new(Work::Nop))) {
                 return Step::Begin(index, job);
             }
         }
@@ -313,12 +390,9 @@ impl<M: Memory> Consumer<M> {
     }
 
     /// Copies an entry out and reads it.
+    #[inline]
     fn fetch(&self, index: u64) -> Result<Entry, Status> {
-        let place = self.shape.entry(index);
-        let mut words = [0; 8];
-        for (at, word) in words.iter_mut().enumerate() {
-            *word = self.memory.get(place + at as u64 * 8);
-        }
+        let words = self.memory.get_entry(self.shape.entry(index));
         let index =
             if self.mutant.is("devq-no-sequence") { (words[0] as u32).wrapping_sub(1).into() } else { index };
         Entry::from_words(&words, index, self.shape.is_checked()).map_err(|_| Status::BadEntry)
@@ -377,7 +451,7 @@ impl<M: Memory> Consumer<M> {
     }
 
     /// Begins an entry: its job, if there is one; the others have ended with that.
-    fn begin(&mut self, index: u64, entry: Entry) -> Option<Job> {
+    fn begin(&mut self, index: u64, entry: &Entry) -> Option<Job> {
         let target = match entry.work {
             Work::Atomic { at, poisoned, .. } => Some((at, poisoned)),
             _ => None,
@@ -399,7 +473,7 @@ impl<M: Memory> Consumer<M> {
         };
         self.place_mut(index).state = State::Running(kind);
         self.under_way[kind as usize] += 1;
-        Some(Job::Execute(entry))
+        Some(Job::Execute(*entry))
     }
 
     /// An entry has failed; if it was to change a word, that is to be poisoned before it completes.
@@ -440,6 +514,13 @@ impl<M: Memory> Consumer<M> {
 
     /// Takes in how a job ended; `false`: there is none under way at this index.
     pub fn end(&mut self, index: u64, outcome: Outcome) -> bool {
+        let ended = self.take_in(index, outcome);
+        self.complete();
+        self.tell_frontier();
+        ended
+    }
+
+    fn take_in(&mut self, index: u64, outcome: Outcome) -> bool {
         if !is_before(index, self.begun) || is_before(index, self.completed) {
             return false;
         }
@@ -459,11 +540,10 @@ impl<M: Memory> Consumer<M> {
             (State::Poisoning(status), _) => self.place_mut(index).state = State::Ended(status, 0),
             (State::Free | State::Failed(_) | State::Ended(..), _) => return false,
         }
-        self.complete();
         true
     }
 
-    /// Completes what has ended, in order, and tells of it once.
+    /// Completes what has ended, in order.
     fn complete(&mut self) {
         let mut index = self.completed;
         while index != self.begun {
@@ -481,13 +561,15 @@ impl<M: Memory> Consumer<M> {
             *self.place_mut(index) = Place::default();
             index = index.wrapping_add(1);
         }
-        if index != self.completed {
-            self.completed = index;
-            self.tell_frontier();
-        }
+        self.completed = index;
     }
 
-    fn tell_frontier(&self) {
+    /// Tells of all that has completed, once.
+    fn tell_frontier(&mut self) {
+        if self.told == self.completed {
+            return;
+        }
+        self.told = self.completed;
         let frontier = Frontier::new(self.completed, self.fault.is_some());
         let order = if self.mutant.is("devq-frontier-relaxed") { Relaxed } else { Release };
         self.memory.store(at::FRONTIER, frontier.0, order);

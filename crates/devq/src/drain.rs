@@ -8,12 +8,12 @@ use trunkline_proto::mutant::Mutant;
 use trunkline_proto::wire::devq::Companion;
 
 use crate::bells::BellPage;
-use crate::consumer::{Consumer, Job, Outcome, Progress, Rules, Step};
+use crate::consumer::{Consumer, Job, Outcome, Progress, Rules};
 use crate::memory::Memory;
 use crate::queue::Queue;
 
 /// Jobs of one queue that begin in one pass, before the next queue has its turn.
-pub const BATCH: usize = 16;
+pub const BATCH: u32 = 16;
 
 /// Executes jobs.
 pub trait Port {
@@ -172,15 +172,8 @@ impl<M: Memory + Clone> Drain<M> {
         let Self { members, progress, by_number, .. } = self;
         let Some(member) = members.get_mut(at) else { return 0 };
         let number = member.queue.shape().number();
-        let mut begun = 0;
-        for _ in 0..BATCH {
-            let others = |queue| find(by_number, queue).and_then(|at| progress.get(at)).copied();
-            let Step::Begin(index, job) = member.consumer.next(&others) else { break };
-            begun += 1;
-            if let Some(outcome) = port.begin(number, index, &job) {
-                member.consumer.end(index, outcome);
-            }
-        }
+        let others = |queue| find(by_number, queue).and_then(|at| progress.get(at)).copied();
+        let begun = member.consumer.turn(BATCH, &others, |index, job| port.begin(number, index, job));
         member.is_busy = !member.consumer.is_idle();
         if let Some(progress) = progress.get_mut(at) {
             *progress = member.consumer.progress();

@@ -43,6 +43,29 @@ pub trait Memory {
     /// Writes such a word.
     fn put(&self, at: u64, value: u64);
 
+    /// The eight words of an entry, as [`get`](Self::get) reads each.
+    #[inline]
+    fn get_entry(&self, at: u64) -> [u64; 8] {
+        core::array::from_fn(|word| self.get(at + word as u64 * 8))
+    }
+
+    /// Writes them, as [`put`](Self::put) does each.
+    #[inline]
+    fn put_entry(&self, at: u64, words: &[u64; 8]) {
+        for (word, value) in words.iter().enumerate() {
+            self.put(at + word as u64 * 8, *value);
+        }
+    }
+
+    /// Writes a word with a full fence before and behind it, for accesses that are themselves sequentially consistent: memory whose
+    /// sequentially consistent store orders those may use that.
+    #[inline]
+    fn store_fenced(&self, at: u64, value: u64) {
+        self.fence(Ordering::SeqCst);
+        self.store(at, value, Ordering::Release);
+        self.fence(Ordering::SeqCst);
+    }
+
     /// Lets others go on, between two looks of a wait.
     fn pause(&self);
 
@@ -187,6 +210,21 @@ macro_rules! through {
             #[inline]
             fn put(&self, at: u64, value: u64) {
                 (**self).put(at, value);
+            }
+
+            #[inline]
+            fn get_entry(&self, at: u64) -> [u64; 8] {
+                (**self).get_entry(at)
+            }
+
+            #[inline]
+            fn put_entry(&self, at: u64, words: &[u64; 8]) {
+                (**self).put_entry(at, words);
+            }
+
+            #[inline]
+            fn store_fenced(&self, at: u64, value: u64) {
+                (**self).store_fenced(at, value);
             }
 
             #[inline]

@@ -230,26 +230,19 @@ impl<M: Memory> Queue<M> {
     /// Tells the engine of all before `end`, which were published. One doorbell does for all who ask at the same time.
     pub fn submit(&self, end: u64) -> Rung {
         let memory = &self.memory;
-        if !is_before(memory.advance(at::SUBMITTED, end, AcqRel), end) {
+        if !is_before(memory.advance(at::SUBMITTED, end, SeqCst), end) {
             return Rung::Covered;
         }
+        let mut to = memory.load(at::SUBMITTED, SeqCst);
         loop {
-            let to = memory.load(at::SUBMITTED, Acquire);
             // Who raised the counter before the last doorbell was stored is seen by whoever stored that one: of two that store
             // in the wrong order, the one that did so last looks after the other has raised the counter.
-            self.settle();
             self.bell.ring(to);
-            self.settle();
-            let is_last = memory.load(at::SUBMITTED, Acquire) == to;
-            if is_last || self.mutant.is("devq-no-second-look") {
+            let now = memory.load(at::SUBMITTED, SeqCst);
+            if now == to || self.mutant.is("devq-no-second-look") {
                 return Rung::Yes;
             }
-        }
-    }
-
-    fn settle(&self) {
-        if !self.mutant.is("devq-no-full-fence") {
-            self.memory.fence(SeqCst);
+            to = now;
         }
     }
 
@@ -457,9 +450,7 @@ impl<'q, M: Memory> Reservation<'q, M> {
         let index = self.first.wrapping_add(self.written.into());
         let Queue { memory, shape, .. } = self.queue;
         let place = shape.entry(index);
-        for (word, value) in entry.to_words(index, shape.is_checked()).iter().enumerate() {
-            memory.put(place + word as u64 * 8, *value);
-        }
+        memory.put_entry(place, &entry.to_words(index, shape.is_checked()));
         self.written += 1;
         Some(self.queue.ticket(index))
     }
@@ -482,9 +473,9 @@ impl<'q, M: Memory> Reservation<'q, M> {
     /// The reservation again, when the time is over or the queue was aborted.
     pub fn publish_within(mut self, budget: &mut impl Budget) -> Result<Ticket, Self> {
         loop {
-            match self.publish() {
-                Ok(ticket) => return Ok(ticket),
-                Err(again) => self = again,
+            if self.try_publish() {
+                self.is_open = false;
+                return Ok(self.queue.ticket(self.end().wrapping_sub(1)));
             }
             if self.queue.aborted().is_some() || !budget.goes_on() {
                 return Err(self);
@@ -503,7 +494,9 @@ impl<'q, M: Memory> Reservation<'q, M> {
     }
 
     fn try_publish(&mut self) -> bool {
-        while self.write(&Entry::new(Work::Nop)).is_some() {}
+        while self.written < self.count {
+            let _ = self.write(&Entry::new(Work::Nop));
+        }
         let Queue { memory, mutant, .. } = self.queue;
         if mutant.is("devq-publishes-out-of-order") {
             memory.advance(at::READY, self.end(), AcqRel);

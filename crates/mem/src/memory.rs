@@ -199,7 +199,7 @@ impl Memory {
     /// [`OutOfBounds`] when they are not all inside the range or not aligned.
     #[inline]
     pub fn load_row<const N: usize>(&self, offset: u64) -> Result<[u64; N], OutOfBounds> {
-        Ok(self.words::<N>(offset)?.each_ref().map(|word| u64::from_le(word.load(Ordering::Acquire))))
+        Ok(self.row::<N>(offset)?.each_ref().map(|word| u64::from_le(word.load(Ordering::Acquire))))
     }
 
     /// The aligned 8-byte word at `offset`, in memory byte order, for remote atomics.
@@ -208,7 +208,7 @@ impl Memory {
     /// [`OutOfBounds`] when the word is not inside the range or not aligned.
     #[inline]
     pub fn word(&self, offset: u64) -> Result<&AtomicU64, OutOfBounds> {
-        self.words::<1>(offset).map(|[word]| word)
+        self.row::<1>(offset).map(|[word]| word)
     }
 
     /// Changes the aligned 8-byte word at `offset` as `f` says, if it says anything, with nobody in between; gives what it was.
@@ -249,8 +249,12 @@ impl Memory {
         Ok(unsafe { &*pointer(at).cast() })
     }
 
+    /// `N` of them in a row.
+    ///
+    /// # Errors
+    /// [`OutOfBounds`] when they are not all inside the range or not aligned.
     #[inline]
-    fn words<const N: usize>(&self, offset: u64) -> Result<&[AtomicU64; N], OutOfBounds> {
+    pub fn row<const N: usize>(&self, offset: u64) -> Result<&[AtomicU64; N], OutOfBounds> {
         let len = 8 * N as u64;
         let at = self.touched(offset, len)?;
         if !at.is_multiple_of(8) {

@@ -97,21 +97,26 @@ impl<N: Network> Shared<N> {
     /// Passes by the thread that calls, unless another one is at it, which goes on for it.
     fn drive(&self, serves: bool) {
         for _ in 0..TURNS_MAX {
-            self.wanted.store(true, Ordering::SeqCst);
-            let Some(mut executor) = self.executor.try_claim() else { return };
-            // What was rung before is seen by the pass.
-            self.wanted.swap(false, Ordering::AcqRel);
+            let Some(mut executor) = self.executor.try_claim().or_else(|| self.leave_to_owner()) else { return };
             let pass = executor.pass();
             let mut goes_on = pass.moved && pass.busy;
             if serves && !pass.moved {
                 goes_on = executor.serve();
             }
             drop(executor);
-            // Whoever came meanwhile has left it to this thread.
-            if !goes_on && !self.wanted.load(Ordering::SeqCst) {
+            // Whoever came meanwhile has left it to this thread. Of two exchanges one is the later one: who comes with that sees the
+            // executor free, or is seen here.
+            if !self.wanted.swap(false, Ordering::AcqRel) && !goes_on {
                 return;
             }
         }
+    }
+
+    /// Has whoever is at it make another pass, unless he has just ended.
+    #[cold]
+    fn leave_to_owner(&self) -> Option<Guard<'_, Executor<N>>> {
+        self.wanted.swap(true, Ordering::AcqRel);
+        self.executor.try_claim()
     }
 
     /// The thread's loop.

@@ -133,6 +133,28 @@ impl DeviceMemory for Words {
     }
 
     #[inline]
+    fn get_entry(&self, at: u64) -> [u64; 8] {
+        let row = self.memory.row::<8>(at);
+        debug_assert!(row.is_ok(), "no entry at {at:#x}");
+        row.map_or([0; 8], |row| row.each_ref().map(|word| word.load(Ordering::Relaxed)))
+    }
+
+    #[inline]
+    fn put_entry(&self, at: u64, words: &[u64; 8]) {
+        let row = self.memory.row::<8>(at);
+        debug_assert!(row.is_ok(), "no entry at {at:#x}");
+        for (into, word) in row.into_iter().flatten().zip(words) {
+            into.store(*word, Ordering::Relaxed);
+        }
+    }
+
+    /// One instruction: the accesses around it are sequentially consistent, and so all threads see them in one order.
+    #[inline]
+    fn store_fenced(&self, at: u64, value: u64) {
+        self.word(at).store(value, Ordering::SeqCst);
+    }
+
+    #[inline]
     fn pause(&self) {
         match &self.ringer {
             Some(ringer) => ringer.waits(),

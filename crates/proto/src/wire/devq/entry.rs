@@ -258,6 +258,8 @@ mod flag {
     pub(super) const IMMEDIATE: u8 = 16;
     pub(super) const MORE: u8 = 32;
     pub(super) const POISONED: u8 = 64;
+    /// Those that any entry may have.
+    pub(super) const OF_ALL: u8 = COMPLETES | FENCE_READS_AND_ATOMICS | FENCE_ALL | MORE;
 }
 
 /// An entry's words, apart.
@@ -288,6 +290,7 @@ impl Entry {
     }
 
     /// The number of its operation.
+    #[inline]
     #[must_use]
     pub const fn op(&self) -> u8 {
         match self.work {
@@ -388,6 +391,7 @@ impl Entry {
     ///
     /// # Errors
     /// [`EntryError`] says what is wrong.
+    #[inline]
     pub fn from_words(words: &[u64; 8], index: u64, checked: bool) -> Result<Self, EntryError> {
         let (found, kind) = halves(words[0]);
         if found != sequence(index) {
@@ -415,14 +419,61 @@ impl Entry {
             flag::FENCE_ALL => Fence::All,
             _ => return Err(EntryError::Flags(fields.flags)),
         };
-        let tag = (kind >> 16) as u16;
-        let entry = Self { work: fields.work()?, fence, tag, more: fields.flags & flag::MORE != 0 };
-        if entry.flags() != fields.flags {
+        let work = fields.work()?;
+        let used = Used::by(&work);
+        if fields.flags & flag::COMPLETES == 0 || fields.flags & !(used.flags | flag::OF_ALL) != 0 {
             return Err(EntryError::Flags(fields.flags));
         }
-        match entry.to_words(index, checked).iter().zip(words).position(|(ours, theirs)| ours != theirs) {
-            Some(at) => Err(EntryError::Unused(at as u8 * 8)),
-            None => Ok(entry),
+        let others = |at: usize| words[at + 1] & !used.words[at] != 0;
+        if (0..7).fold(false, |any, at| any | others(at)) {
+            let at = (0..7).position(others).unwrap_or_default();
+            return Err(EntryError::Unused(at as u8 * 8 + 8));
+        }
+        Ok(Self { work, fence, tag: (kind >> 16) as u16, more: fields.flags & flag::MORE != 0 })
+    }
+}
+
+/// What an operation uses of an entry.
+struct Used {
+    /// Bits of the words behind the first one.
+    words: [u64; 7],
+    /// Flags, beside those of all.
+    flags: u8,
+}
+
+impl Used {
+    const ALL: u64 = u64::MAX;
+    const LOW: u64 = u32::MAX as u64;
+    const HIGH: u64 = !Self::LOW;
+    const NOTHING: Self = Self { words: [0, 0, 0, 0, 0, 0, Self::HIGH], flags: 0 };
+    const WRITE: Self = Self { words: [Self::ALL, Self::ALL, Self::ALL, Self::ALL, 0, 0, Self::ALL], flags: 0 };
+    const TELLING: Self = Self {
+        words: [Self::ALL, Self::ALL, Self::ALL, Self::ALL, Self::LOW, 0, Self::ALL],
+        flags: flag::IMMEDIATE,
+    };
+    const INLINE: Self = Self {
+        words: [Self::ALL, Self::ALL, Self::HIGH, Self::ALL, Self::ALL, Self::ALL, Self::ALL],
+        flags: flag::INLINE,
+    };
+    const ATOMIC: Self =
+        Self { words: [0, Self::ALL, Self::HIGH, 0, Self::ALL, 0, Self::ALL], flags: flag::POISONED };
+    const COMPARING: Self =
+        Self { words: [0, Self::ALL, Self::HIGH, 0, Self::ALL, Self::ALL, Self::ALL], flags: flag::POISONED };
+    const WAIT: Self = Self { words: [0, Self::ALL, Self::HIGH, 0, 0, 0, Self::HIGH], flags: 0 };
+    const NOTIFY: Self = Self { words: [0, 0, 0, 0, Self::LOW, 0, Self::ALL], flags: 0 };
+
+    /// By the work. The check, if there is one, was looked at before.
+    #[inline]
+    const fn by(work: &Work) -> &'static Self {
+        match work {
+            Work::Nop | Work::Show | Work::Barrier => &Self::NOTHING,
+            Work::Write { imm: None, .. } | Work::Read { .. } => &Self::WRITE,
+            Work::Write { imm: Some(_), .. } => &Self::TELLING,
+            Work::WriteInline { .. } => &Self::INLINE,
+            Work::Atomic { change: Atomic::SwapIf { .. } | Atomic::AddMasked { .. }, .. } => &Self::COMPARING,
+            Work::Atomic { .. } => &Self::ATOMIC,
+            Work::Wait { .. } => &Self::WAIT,
+            Work::Notify { .. } => &Self::NOTIFY,
         }
     }
 }
@@ -443,6 +494,7 @@ impl Fields {
     }
 
     /// The work, as far as the fields that it uses say; the others are looked at by the caller.
+    #[inline]
     fn work(&self) -> Result<Work, EntryError> {
         Ok(match self.op {
             0 => Work::Nop,
@@ -468,10 +520,12 @@ impl Fields {
         })
     }
 
+    #[inline]
     fn length(&self) -> Result<u64, EntryError> {
         if self.len > LENGTH_MAX { Err(EntryError::Length(self.len)) } else { Ok(self.len) }
     }
 
+    #[inline]
     fn atomic(&self, change: Atomic) -> Result<Work, EntryError> {
         if !self.remote.is_multiple_of(8) {
             return Err(EntryError::Unaligned(self.remote));
@@ -485,6 +539,7 @@ const fn sequence(index: u64) -> u32 {
 }
 
 /// The other fifteen words of 4 bytes, exclusive-ored with each other and with `DEVQ`.
+#[inline(never)]
 fn check(words: &[u64; 8]) -> u32 {
     let all = words.iter().fold(0, |all, word| all ^ halves(*word).0 ^ halves(*word).1);
     all ^ halves(words[7]).1 ^ u32::from_le_bytes(*b"DEVQ")

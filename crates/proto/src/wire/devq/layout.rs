@@ -363,30 +363,41 @@ impl Bells {
     /// Doorbells of a word of bits or bytes.
     #[must_use]
     pub const fn of_group(&self) -> u32 {
-        if self.by_bytes { 8 } else { 64 }
+        1 << self.shift()
+    }
+
+    /// Binary logarithm of [`of_group`](Self::of_group): nothing is divided for a doorbell.
+    #[inline]
+    const fn shift(&self) -> u32 {
+        if self.by_bytes { 3 } else { 6 }
     }
 
     /// Words of bits or bytes.
+    #[inline]
     #[must_use]
     pub const fn groups(&self) -> u32 {
-        self.count.div_ceil(self.of_group())
+        (self.count + self.of_group() - 1) >> self.shift()
     }
 
     /// Where the bit of a doorbell lies, and which it is; of a byte the lowest one.
+    #[inline]
     #[must_use]
     pub const fn bit(&self, bell: u32) -> (u64, u64) {
-        let each = self.of_group();
-        (Self::BITS + (bell / each) as u64 * 8, 1 << (bell % each * (64 / each)))
+        let shift = self.shift();
+        let (group, place) = (bell >> shift, bell & (self.of_group() - 1));
+        (Self::BITS + group as u64 * 8, 1 << (place << (6 - shift)))
     }
 
     /// The doorbell of the bit `bit` of the group `group`.
+    #[inline]
     #[must_use]
     pub const fn bell_of(&self, group: u32, bit: u32) -> u32 {
-        let each = self.of_group();
-        group * each + bit / (64 / each)
+        let shift = self.shift();
+        (group << shift) + (bit >> (6 - shift))
     }
 
     /// Where a doorbell lies.
+    #[inline]
     #[must_use]
     pub const fn bell(&self, bell: u32) -> u64 {
         Self::BITS + (self.groups() as u64).next_multiple_of(8) * 8 + bell as u64 * 8

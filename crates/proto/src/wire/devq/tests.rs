@@ -255,6 +255,19 @@ proptest! {
         let entry = Entry { work, fence, tag, more };
         prop_assert_eq!(Entry::from_words(&entry.to_words(index, checked), index, checked), Ok(entry));
     }
+
+    #[test]
+    fn what_is_read_is_all_that_was_there(
+        work in work(), flips in prop::collection::vec(0_usize..480, 0..4), index: u64,
+    ) {
+        let mut words = Entry::new(work).to_words(index, false);
+        for bit in flips {
+            words[bit / 64] ^= 1 << (bit % 64);
+        }
+        if let Ok(entry) = Entry::from_words(&words, index, false) {
+            prop_assert_eq!(entry.to_words(index, false), words);
+        }
+    }
 }
 
 fn card() -> WindowCard {
