@@ -98,6 +98,11 @@ fn a_failure_reaches_signals_of_another_device() {
 }
 
 #[test]
+fn what_is_asked_beyond_a_part_is_refused() {
+    run("post boxes and strangers", posted::hostile);
+}
+
+#[test]
 fn a_put_is_timed_by_the_device() {
     run("pings", cases::pings);
 }

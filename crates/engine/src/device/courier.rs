@@ -10,7 +10,9 @@ use trunkline_devq::Slots;
 use trunkline_mem::Memory;
 use trunkline_proto::mutant::Mutant;
 use trunkline_proto::rma::atomic::Action;
-use trunkline_proto::wire::devq::{Ask, BOX_BYTES, POST_PLACES, PostBox, REQUEST_BYTES, Reply, Request, Status};
+use trunkline_proto::wire::devq::{
+    Ask, BOX_BYTES, POST_PLACES, PostBox, REQUEST_BYTES, Reply, Request, Status,
+};
 
 use crate::device::deliver::Deliveries;
 use crate::device::network::{Carried, Ended, Failure, Network, Place};
@@ -215,7 +217,18 @@ impl<N: Network> Courier<N> {
         let at = self.free.pop().unwrap_or(NONE);
         if let Some(op) = self.ops.get_mut(at as usize) {
             let (generation, stage) = (op.generation.wrapping_add(1), Stage::Putting);
-            *op = Op { generation, cookie, heap, member, ask, stage, sent: false, reply: None, fetches: false, ..*op };
+            *op = Op {
+                generation,
+                cookie,
+                heap,
+                member,
+                ask,
+                stage,
+                sent: false,
+                reply: None,
+                fetches: false,
+                ..*op
+            };
             (op.rest, op.gets, op.failed) = (None, 0, None);
         }
         at
@@ -333,7 +346,9 @@ impl<N: Network> Courier<N> {
 
     /// Once the request is placed and the reply is there.
     fn conclude(&mut self, at: u32) {
-        let Some(op) = self.ops.get_mut(at as usize).filter(|op| op.sent && op.stage == Stage::Asked) else { return };
+        let Some(op) = self.ops.get_mut(at as usize).filter(|op| op.sent && op.stage == Stage::Asked) else {
+            return;
+        };
         let Some(reply) = op.reply else { return };
         let (heap, member, number) = (op.heap, op.member, op.number);
         let is_get = op.rest.is_some() && reply.how.is_ok();
@@ -358,10 +373,13 @@ impl<N: Network> Courier<N> {
     fn fetch(&mut self, at: u32) {
         let cookie = self.cookie(at);
         let Some(op) = self.ops.get_mut(at as usize).filter(|op| op.stage == Stage::Getting) else { return };
-        while let Some((from, into)) = op.rest.as_mut().filter(|(_, into)| into.len > 0 && op.failed.is_none()) {
+        while let Some((from, into)) =
+            op.rest.as_mut().filter(|(_, into)| into.len > 0 && op.failed.is_none())
+        {
             match self.network.get(cookie, *from, *into) {
                 Carried::Begun(bytes) => {
-                    (from.offset, into.offset, into.len) = (from.offset + bytes, into.offset + bytes, into.len - bytes);
+                    (from.offset, into.offset, into.len) =
+                        (from.offset + bytes, into.offset + bytes, into.len - bytes);
                     op.gets += 1;
                 }
                 Carried::Busy => {
@@ -423,7 +441,10 @@ impl<N: Network> Courier<N> {
             let waits = |asking: &Asking| asking.under_way > 0 || !asking.waiting.is_empty();
             for member in 0..asking.len() {
                 let open = self.open.get(nth).and_then(|open| open.asking.get(member));
-                if open.is_some_and(waits) && self.network.is_gone(member as u32) && !self.mutant.is("post-waits-for-the-dead") {
+                if open.is_some_and(waits)
+                    && self.network.is_gone(member as u32)
+                    && !self.mutant.is("post-waits-for-the-dead")
+                {
                     self.give_up(heap, member as u32, Failure::of(Status::PeerDead));
                 }
             }
@@ -461,7 +482,9 @@ impl<N: Network> Network for Courier<N> {
 
     #[inline]
     fn get(&mut self, cookie: u64, from: Place, into: Local) -> Carried {
-        let Some(open) = self.posted(from.member, from.heap) else { return self.network.get(cookie, from, into) };
+        let Some(open) = self.posted(from.member, from.heap) else {
+            return self.network.get(cookie, from, into);
+        };
         let (heap, len) = (open.part.heap, into.len.min(SHOWN_MAX));
         let at = self.launch(cookie, (heap, from.member), Ask::Show { addr: from.offset, len });
         if let Some(op) = self.ops.get_mut(at as usize) {

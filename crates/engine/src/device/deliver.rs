@@ -19,7 +19,9 @@ const NONE: u32 = u32::MAX;
 enum Stage {
     Free,
     /// Bytes are to be moved: from the device, or to it.
-    Move { shows: bool },
+    Move {
+        shows: bool,
+    },
     Moving,
     Reply,
     Replying,
@@ -84,7 +86,14 @@ impl Deliveries {
         self.copied.reserve(self.all.len() - self.copied.len());
     }
 
-    fn begin(&mut self, heap: u8, to: Option<(Member, u64)>, at: (u64, u64), stage: Stage, how: Result<u64, (Status, u32)>) -> u32 {
+    fn begin(
+        &mut self,
+        heap: u8,
+        to: Option<(Member, u64)>,
+        at: (u64, u64),
+        stage: Stage,
+        how: Result<u64, (Status, u32)>,
+    ) -> u32 {
         if self.free.is_empty() {
             self.grow(64);
         }
@@ -123,11 +132,18 @@ impl Deliveries {
         moved
     }
 
-    fn take_requests<N: Network>(&mut self, network: &mut N, me: Member, (nth, member): (usize, usize)) -> bool {
+    fn take_requests<N: Network>(
+        &mut self,
+        network: &mut N,
+        me: Member,
+        (nth, member): (usize, usize),
+    ) -> bool {
         let mut moved = false;
         for _ in 0..POST_PLACES {
             let Some(Served { part, taken }) = self.served.get_mut(nth) else { break };
-            let Some((of, taken)) = PostBox::new(part.boxes, member as u32).zip(taken.get_mut(member)) else { break };
+            let Some((of, taken)) = PostBox::new(part.boxes, member as u32).zip(taken.get_mut(member)) else {
+                break;
+            };
             let Ok(words) = part.memory.load_row(of.request(*taken)) else { break };
             let Some(request) = Request::from_words(&words, *taken, self.mutant) else { break };
             *taken = taken.wrapping_add(1);

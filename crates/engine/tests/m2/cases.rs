@@ -229,7 +229,11 @@ pub(crate) fn examples(machine: &Machine) {
 }
 
 /// Each of the three, by ranks of its own.
-pub(crate) fn each_example<N: Network + 'static>(machine: &Machine, threads: u32, make: impl Fn() -> Vec<Rank<N>>) {
+pub(crate) fn each_example<N: Network + 'static>(
+    machine: &Machine,
+    threads: u32,
+    make: impl Fn() -> Vec<Rank<N>>,
+) {
     ring(machine, threads, &make());
     dispatch(machine, threads, &make());
     halo(machine, threads, &make());

@@ -1,21 +1,90 @@
 //! M2 over a network that reaches no memory of a device: ranks whose regions are in the device's memory ask each other by post boxes, beside ranks whose regions are
 //! pinned memory.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use trunkline_devq::Slots;
-use trunkline_engine::device::{Courier, ErrorTable, Far, Job, Network as _, Part, Peer, Place as At, Rma};
+use trunkline_engine::device::{
+    Carried, Courier, Ended, ErrorTable, Far, Job, Network, Part, Peer, Place as At, Rma,
+};
 use trunkline_engine::host::UnixHost;
-use trunkline_engine::rma;
+use trunkline_engine::rma::{self, Local, Source};
 use trunkline_engine::{Nics, Params};
-use trunkline_proto::wire::devq::{Ask, PostBox, Reply, Request, Status};
+use trunkline_proto::rma::atomic::Action;
+use trunkline_proto::wire::devq::{Ask, PostBox, REQUEST_BYTES, Reply, Request, Status};
 use trunkline_softnic::{SoftConfig, SoftFabric, WireMode};
 
 use crate::cases::each_example;
 use crate::machine::{BYTES, Machine, PLAN, Place, Plan, Rank, SLOTS, SLOTS_COUNT, planted, until};
 
 type Over = Arc<rma::Job<SoftFabric, UnixHost>>;
-type Posted = Rank<Courier<Rma<Over>>>;
+type Posted = Rank<Courier<Late>>;
+
+/// Looks at a network before bytes of a put begin to move.
+const LATE: u32 = 40;
+
+/// A network whose puts of more than a request are late.
+struct Late {
+    rma: Rma<Over>,
+    held: VecDeque<(u32, u64, At, Local)>,
+}
+
+impl Network for Late {
+    fn me(&self) -> u32 {
+        self.rma.me()
+    }
+
+    fn executes(&self) -> bool {
+        self.rma.executes()
+    }
+
+    fn put(&mut self, cookie: u64, to: At, from: Source<'_>) -> Carried {
+        match from {
+            Source::Heap(local) if local.len > REQUEST_BYTES && local.len <= 8192 && self.held.len() < 16 => {
+                self.held.push_back((LATE, cookie, to, local));
+                Carried::Begun(local.len)
+            }
+            _ => self.rma.put(cookie, to, from),
+        }
+    }
+
+    fn get(&mut self, cookie: u64, from: At, into: Local) -> Carried {
+        self.rma.get(cookie, from, into)
+    }
+
+    fn atomic(&mut self, cookie: u64, at: At, action: Action, fetches: bool) -> Carried {
+        self.rma.atomic(cookie, at, action, fetches)
+    }
+
+    fn go_on(&mut self, ended: &mut Vec<Ended>) -> bool {
+        let moved = self.rma.go_on(ended);
+        for _ in 0..self.held.len() {
+            let Some((left, cookie, to, from)) = self.held.pop_front() else { break };
+            match left {
+                0 => match self.rma.put(cookie, to, Source::Heap(from)) {
+                    Carried::Begun(bytes) => assert_eq!(bytes, from.len, "so few bytes go whole"),
+                    Carried::Busy => self.held.push_back((0, cookie, to, from)),
+                    Carried::Failed(failure) => ended.push(Ended { cookie, how: Err(failure) }),
+                },
+                _ => self.held.push_back((left - 1, cookie, to, from)),
+            }
+        }
+        moved
+    }
+
+    fn spoil(&mut self, at: At, value: u64) -> bool {
+        self.rma.spoil(at, value)
+    }
+
+    fn hear(&mut self) {
+        self.rma.hear();
+    }
+
+    fn is_gone(&mut self, member: u32) -> bool {
+        self.rma.is_gone(member)
+    }
+}
 
 const BOXES: u64 = BYTES as u64;
 
@@ -34,7 +103,8 @@ fn ranks(machine: &Machine, wire: WireMode, places: &[Place]) -> Vec<Posted> {
         let bytes = BYTES + Part::boxes_bytes(places.len() as u64) as usize;
         let pinned = machine.device.pinned(bytes).unwrap();
         assert_eq!(job.add_heap(pinned.memory().clone()).unwrap(), 0);
-        let network = Courier::new(Rma::new(Arc::clone(job)).unwrap(), planted());
+        let rma = Rma::new(Arc::clone(job)).unwrap();
+        let network = Courier::new(Late { rma, held: VecDeque::new() }, planted());
         Rank::over(machine, network, Plan { place, depth: 32, blocks: 2, ..PLAN }, pinned)
     };
     let all = (0..).zip(&jobs).zip(places).map(|((me, job), place)| (me, job, place));
@@ -69,7 +139,8 @@ pub(crate) fn posted(machine: &Machine) {
     for wire in [WireMode::Shm, WireMode::Tcp] {
         for places in [[on, on], [on, pinned], [pinned, on]] {
             let ranks = ranks(machine, wire, &places);
-            let running = [0, 1].map(|me| ranks[me].start(machine, "flood", (2, 2), job_to(machine, &ranks, me)));
+            let running =
+                [0, 1].map(|me| ranks[me].start(machine, "flood", (2, 2), job_to(machine, &ranks, me)));
             for (rank, running) in ranks.iter().zip(&running) {
                 assert_eq!(rank.finish(machine, running, (2, 2)), [0; 4], "{wire:?}, {places:?}");
             }
@@ -120,8 +191,8 @@ pub(crate) fn hostile(machine: &Machine) {
         Ask::Bring { addr: BYTES as u64 - 8, len: 16 },
         Ask::Show { addr: far, len: 64 },
         Ask::Bring { addr: 0, len: far },
-        Ask::Change { addr: BYTES as u64, action: trunkline_proto::rma::atomic::Action::Add(1) },
-        Ask::Change { addr: 12, action: trunkline_proto::rma::atomic::Action::Add(1) },
+        Ask::Change { addr: BYTES as u64, action: Action::Add(1) },
+        Ask::Change { addr: 12, action: Action::Add(1) },
     ];
     for (number, ask) in (0..).zip(asks) {
         let words = Request { number, ask }.to_words();

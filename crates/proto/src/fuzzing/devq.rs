@@ -108,7 +108,7 @@ pub(super) fn window_card(bytes: &[u8]) {
         assert!(heap.region.addr.checked_add(len).is_some());
     }
     let again = WindowCard::new(card.config, card.key, card.heaps());
-    assert_eq!(again.map(|again| WindowCard { is_posted: card.is_posted, ..again }), Some(card));
+    assert_eq!(again.map(|again| again.posted(card.is_posted)), Some(card));
 }
 
 pub(super) fn window_card_seeds() -> Vec<Vec<u8>> {
@@ -130,7 +130,14 @@ pub(super) fn window_card_seeds() -> Vec<Vec<u8>> {
         words[at] = word;
         seed(4096, &words)
     };
-    seeds.extend([changed(8, 5), changed(8, 1 << 32), changed(8, 1 << 32 | 0x0100), changed(8, 1 << 33 | 0x0100), changed(8, u64::from(u32::MAX)), changed(9, 1)]);
+    seeds.extend([
+        changed(8, 5),
+        changed(8, 1 << 32),
+        changed(8, 1 << 32 | 0x0100),
+        changed(8, 1 << 33 | 0x0100),
+        changed(8, u64::from(u32::MAX)),
+        changed(9, 1),
+    ]);
     seeds.extend([
         changed(11, u64::MAX),
         changed(19, 3),

@@ -1,8 +1,9 @@
 //! What can go wrong with windows, and with what kernels post and wait for.
 
 use trunkline_devq::{Refusal, WaitError};
-use trunkline_engine::device::QueuesError;
+use trunkline_engine::device::{LanesError, QueuesError};
 use trunkline_engine::rma::RmaError;
+use trunkline_mem::gpu::{CallError, RangeError};
 use trunkline_proto::wire::devq::{CardError, WindowShapeError};
 
 use crate::error::Error;
@@ -59,6 +60,21 @@ pub enum DeviceError {
     /// All regions that an executor may have are in use.
     #[error("an executor has no room for another region")]
     Regions,
+    /// Kernels of the window run on a GPU, and are given [`Window::gpu_view`](super::Window::gpu_view).
+    #[error("kernels of this window run on a GPU")]
+    OnGpu,
+    /// Kernels of the window run on the host.
+    #[error("kernels of this window run on the host")]
+    OnHost,
+    /// The GPU's driver fails.
+    #[error(transparent)]
+    Call(#[from] CallError),
+    /// No queues for kernels of a GPU.
+    #[error(transparent)]
+    Lanes(#[from] LanesError),
+    /// Memory of the GPU cannot be read or written.
+    #[error(transparent)]
+    Memory(#[from] RangeError),
     /// What a kernel posted earlier has not ended well.
     #[error("an earlier kernel of the channel: {0}")]
     Earlier(#[source] WaitError),

@@ -37,13 +37,16 @@
 
 mod error;
 mod kernel;
+mod on_gpu;
 mod stream;
 mod view;
 mod window;
 
 pub use error::{DeviceError, KernelError};
 pub use kernel::{Kernel, Posted, With};
+pub use on_gpu::{GpuView, Gpus, Residence};
 pub use trunkline_devq::WaitError;
 pub use trunkline_engine::device::Mode;
+pub use trunkline_mem::gpu;
 pub use view::{DeviceTables, DeviceView, LaneView, PeerView, VIEW_VERSION};
 pub use window::{Devices, Source, Window, WindowConfig};

@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicU64;
 
 use trunkline_devq::{Queue, View};
 use trunkline_engine::device::{Key, Words};
-use trunkline_proto::wire::devq::stream_at;
+use trunkline_proto::wire::devq::{WindowLayout, stream_at};
 
 use super::window::Window;
 
@@ -114,6 +114,70 @@ const _: () = assert!(size_of::<DeviceView>() == 10 * 4 + 14 * 8);
 const _: () = assert!(size_of::<PeerView>() == 8 && size_of::<LaneView>() == 24);
 const _: () = assert!(stream_at::SENT == 0 && stream_at::RECEIVED == 8 && stream_at::EXPECTED == 16);
 
+impl DeviceView {
+    /// What a layout says; addresses and channels are left out.
+    pub(super) fn of(layout: &WindowLayout, rank: u32) -> Self {
+        let shape = *layout.shape();
+        let stream = |rank| layout.stream(rank, 0).map_or(0, |stream| stream.state());
+        let second = layout.stream(0, 1).or_else(|| layout.stream(1, 0)).map_or(0, |next| next.state());
+        Self {
+            version: VIEW_VERSION,
+            rank,
+            ranks: shape.ranks,
+            signals: shape.signals,
+            counters: shape.counters,
+            barriers: shape.barriers,
+            channels: 0,
+            lanes: shape.lanes,
+            chunks: if shape.channels == 0 { 0 } else { shape.depth },
+            reserved: 0,
+            chunk: shape.chunk,
+            base: 0,
+            bytes: shape.bytes,
+            signals_at: layout.signal(0, 0).unwrap_or(0),
+            signal_bases: 0,
+            counters_at: layout.counter(0).unwrap_or(0),
+            counter_bases: 0,
+            barriers_at: layout.barrier(0, 0).unwrap_or(0),
+            epochs: 0,
+            streams_at: stream(0),
+            stream_bytes: second.saturating_sub(stream(0)),
+            peers: 0,
+            queues: 0,
+            words: 0,
+        }
+    }
+
+    /// As it lies in memory.
+    #[must_use]
+    pub const fn to_words(&self) -> [u64; 19] {
+        const fn two(low: u32, high: u32) -> u64 {
+            low as u64 | (high as u64) << 32
+        }
+        [
+            two(self.version, self.rank),
+            two(self.ranks, self.signals),
+            two(self.counters, self.barriers),
+            two(self.channels, self.lanes),
+            two(self.chunks, self.reserved),
+            self.chunk,
+            self.base,
+            self.bytes,
+            self.signals_at,
+            self.signal_bases,
+            self.counters_at,
+            self.counter_bases,
+            self.barriers_at,
+            self.epochs,
+            self.streams_at,
+            self.stream_bytes,
+            self.peers,
+            self.queues,
+            self.words,
+        ]
+    }
+}
+
 impl DeviceTables {
     /// Words that kernels of a channel share, from those of one channel to those of the next.
     #[must_use]
@@ -123,9 +187,7 @@ impl DeviceTables {
 
     pub(super) fn of(window: &Window) -> Self {
         let (layout, shape) = (&window.layout, *window.layout.shape());
-        let stream = |rank| layout.stream(rank, 0).map_or(0, |stream| stream.state());
         let channels = window.queues.len() as u32;
-        let second = layout.stream(0, 1).or_else(|| layout.stream(1, 0)).map_or(0, |next| next.state());
         let peer = |(rank, key): (usize, &Key)| PeerView { rank: rank as u32, key: key.bits() };
         let peers: Arc<[_]> = window.keys.iter().enumerate().map(peer).collect();
         let page = window.bells();
@@ -146,30 +208,15 @@ impl DeviceTables {
         let words: Arc<[_]> = (0..words).map(|_| AtomicU64::new(0)).collect();
         let base = window.memory.addr() as u64;
         let view = DeviceView {
-            version: VIEW_VERSION,
-            rank: window.rank as u32,
-            ranks: shape.ranks,
-            signals: shape.signals,
-            counters: shape.counters,
-            barriers: shape.barriers,
             channels,
-            lanes: shape.lanes,
-            chunks: if shape.channels == 0 { 0 } else { shape.depth },
-            reserved: 0,
-            chunk: shape.chunk,
             base,
-            bytes: shape.bytes,
-            signals_at: layout.signal(0, 0).unwrap_or(0),
             signal_bases: base + layout.signal_base(0, 0).unwrap_or(0),
-            counters_at: layout.counter(0).unwrap_or(0),
             counter_bases: base + layout.counter_base(0).unwrap_or(0),
-            barriers_at: layout.barrier(0, 0).unwrap_or(0),
             epochs: base + layout.epoch(0).unwrap_or(0),
-            streams_at: stream(0),
-            stream_bytes: second.saturating_sub(stream(0)),
             peers: peers.as_ptr().addr() as u64,
             queues: queues.as_ptr().addr() as u64,
             words: words.as_ptr().addr() as u64,
+            ..DeviceView::of(layout, window.rank as u32)
         };
         Self { view, peers, queues, views, words }
     }

@@ -5,15 +5,18 @@ use std::sync::Arc;
 use trunkline_choose::Carrying;
 use trunkline_devq::{BellPage, Directory, Memory as _, Queue, Slots, Ticket};
 use trunkline_engine::Mutant;
-use trunkline_engine::device::{ErrorTable, Far, Key, Mode, Patience, Queues, Region, Words};
+use trunkline_engine::device::{
+    Courier, ErrorTable, Far, Key, Mode, Part, Patience, Peer, Queues, Region, Words,
+};
 use trunkline_engine::rma::Member;
 use trunkline_mem::Memory;
 use trunkline_proto::wire::devq::{
-    CARD_WORDS, CONFIG_WORDS, WindowCard, WindowLayout, WindowShape, at, is_before,
+    CARD_WORDS, CONFIG_WORDS, LINE_BYTES, WindowCard, WindowLayout, WindowShape, at, is_before,
 };
 
 use super::error::DeviceError;
 use super::kernel::Kernel;
+use super::on_gpu::{Gpus, OnGpu, Place};
 use super::view::DeviceTables;
 use crate::shared::Shared;
 use crate::world::World;
@@ -36,8 +39,10 @@ pub struct Devices {
 }
 
 pub(super) struct Inner {
-    pub(super) queues: Queues<Carrying>,
+    pub(super) queues: Queues<Courier<Carrying>>,
     shared: Arc<Shared>,
+    /// Where kernels run, if not on the host.
+    pub(super) gpu: Option<Gpus>,
 }
 
 impl std::fmt::Debug for Inner {
@@ -126,8 +131,9 @@ pub struct Window {
     /// By rank.
     pub(super) keys: Vec<Key>,
     pub(super) rank: usize,
-    /// By channel, then by lane.
+    /// By channel, then by lane; none of a window whose kernels run on a GPU.
     pub(super) queues: Vec<Vec<Queue<Words>>>,
+    pub(super) on_gpu: Option<OnGpu>,
 }
 
 impl std::fmt::Debug for Window {
@@ -149,10 +155,26 @@ impl World {
     /// # Errors
     /// [`DeviceError::Engine`], [`DeviceError::Queues`].
     pub fn devices(&self, mode: Mode) -> Result<Devices, DeviceError> {
-        let network = self.shared().job.carrying()?;
+        let network = Courier::new(self.shared().job.carrying()?, planted());
         let queues = Queues::start(network, QUEUES, mode, planted())?;
-        Ok(Devices { inner: Arc::new(Inner { queues, shared: Arc::clone(self.shared()) }) })
+        Ok(Devices { inner: Arc::new(Inner { queues, shared: Arc::clone(self.shared()), gpu: None }) })
     }
+
+    /// The same for kernels of a GPU, which make windows of this executor and use them (mode M2). Ranks of a job may have them beside ranks whose kernels are threads.
+    ///
+    /// # Errors
+    /// [`DeviceError::Engine`], [`DeviceError::Queues`].
+    pub fn devices_of_gpu(&self, gpu: Gpus) -> Result<Devices, DeviceError> {
+        let network = Courier::new(self.shared().job.carrying()?, planted());
+        let queues = Queues::for_device(network, QUEUES, gpu.device.clone(), planted())?;
+        Ok(Devices { inner: Arc::new(Inner { queues, shared: Arc::clone(self.shared()), gpu: Some(gpu) }) })
+    }
+}
+
+/// Rank by rank how its part is named, and reached.
+struct Told {
+    keys: Vec<Key>,
+    peers: Vec<Peer>,
 }
 
 impl Devices {
@@ -163,27 +185,53 @@ impl Devices {
     /// [`DeviceError`].
     pub fn window(&self, world: &World, config: WindowConfig) -> Result<Window, DeviceError> {
         let layout = config.layout(world.size())?;
-        let bytes = usize::try_from(layout.bytes().max(8)).map_err(|_| DeviceError::Regions)?;
-        let memory = Memory::heap(bytes);
+        let boxes = layout.bytes().next_multiple_of(LINE_BYTES).max(LINE_BYTES);
+        let bytes = boxes + Part::boxes_bytes(world.size() as u64);
+        let bytes = usize::try_from(bytes).map_err(|_| DeviceError::Regions)?;
         let (job, queues) = (&self.inner.shared.job, &self.inner.queues);
+        let place = match &self.inner.gpu {
+            None => Place::host(bytes),
+            Some(gpu) => gpu.place(bytes, layout.bytes())?,
+        };
+        let memory = place.memory().clone();
         let heap = job.add_heap(memory.clone())?;
-        let table = ErrorTable::default();
-        let region = Region { memory: memory.clone(), heap, table, copies: None, words: None };
-        let key = queues.add_region(region).ok_or(DeviceError::Regions)?;
-        let keys = self.exchange(world, &config, key, heap, memory.len() as u64)?;
+        let key = queues.add_region(place.region(heap)).ok_or(DeviceError::Regions)?;
+        let Told { keys, peers } =
+            self.exchange(world, (&config, &layout), (key, place.is_posted()), heap, memory.len() as u64)?;
         let rank = world.rank();
-        for other in (0..world.size()).filter(|&other| other != rank) {
-            self.watch(&layout, &memory, other as u32);
+        for (other, peer) in peers.iter().enumerate().filter(|&(other, _)| other != rank) {
+            peer.slots.iter().for_each(|slots| queues.watch(other as Member, &memory, *slots));
         }
-        let lane = |_| queues.queue(config.depth.next_power_of_two().max(2));
-        let channel = |_| (0..config.lanes.max(1)).map(lane).collect::<Result<Vec<_>, _>>();
-        let made = (0..config.channels.max(1)).map(channel).collect::<Result<Vec<_>, _>>();
-        let made = made.map_err(trunkline_engine::device::QueuesError::from)?;
+        if peers.iter().any(|peer| peer.is_posted) {
+            let part = Part { heap, memory: memory.clone(), boxes, device: place.device(), peers };
+            queues.with(|executor| executor.network().open(part));
+        }
+        let (made, on_gpu) = self.lanes(&config, &layout, place, (&keys, rank))?;
         let words = queues.words(&memory);
         // Nobody is written to before he has all he needs.
         world.barrier()?;
         let inner = Arc::clone(&self.inner);
-        Ok(Window { inner, config, layout, memory, words, heap, keys, rank, queues: made })
+        Ok(Window { inner, config, layout, memory, words, heap, keys, rank, queues: made, on_gpu })
+    }
+
+    /// The queues of a window, for threads of the host or for kernels of a GPU.
+    fn lanes(
+        &self,
+        config: &WindowConfig,
+        layout: &WindowLayout,
+        place: Place,
+        (keys, rank): (&[Key], usize),
+    ) -> Result<(Vec<Vec<Queue<Words>>>, Option<OnGpu>), DeviceError> {
+        let queues = &self.inner.queues;
+        let depth = config.depth.next_power_of_two().max(2);
+        if let Some(gpu) = &self.inner.gpu {
+            let made = OnGpu::new(gpu, queues, place, layout, (config.channels.max(1), depth), (keys, rank))?;
+            return Ok((Vec::new(), Some(made)));
+        }
+        let lane = |_| queues.queue(depth);
+        let channel = |_| (0..config.lanes.max(1)).map(lane).collect::<Result<Vec<_>, _>>();
+        let made = (0..config.channels.max(1)).map(channel).collect::<Result<Vec<_>, _>>();
+        Ok((made.map_err(trunkline_engine::device::QueuesError::from)?, None))
     }
 
     /// Registers memory of this rank alone, for kernels to put from and get into.
@@ -217,22 +265,24 @@ impl Devices {
         Ok(())
     }
 
-    /// Each rank tells how its part is reached; the keys of all.
+    /// Each rank tells how its part is reached.
     fn exchange(
         &self,
         world: &World,
-        config: &WindowConfig,
-        key: Key,
+        (config, layout): (&WindowConfig, &WindowLayout),
+        (key, is_posted): (Key, bool),
         heap: u8,
         len: u64,
-    ) -> Result<Vec<Key>, DeviceError> {
+    ) -> Result<Told, DeviceError> {
         let job = &self.inner.shared.job;
         let mine =
             WindowCard::new(config.words(), key.bits(), &job.told(heap)?).ok_or(DeviceError::Regions)?;
+        let mine = mine.posted(is_posted);
         let all = world.alloc::<u64>(CARD_WORDS * world.size())?;
         let gathered = world.all_gather(&mine.to_words(), &all).map(|()| all.to_vec());
         world.free(all)?;
-        let mut keys = Vec::with_capacity(world.size());
+        let mut told =
+            Told { keys: Vec::with_capacity(world.size()), peers: Vec::with_capacity(world.size()) };
         for (rank, words) in gathered?.as_chunks().0.iter().enumerate() {
             if words[..CONFIG_WORDS] != config.words() {
                 return Err(DeviceError::Differ { rank });
@@ -240,40 +290,48 @@ impl Devices {
             let card = WindowCard::from_words(words, len, planted());
             let card = card.map_err(|source| DeviceError::Told { rank, source })?;
             let key = Key::from_bits(card.key);
-            keys.push(key);
+            told.keys.push(key);
+            let slots = slots_of(layout, rank as Member);
+            told.peers.push(Peer { heap: key.number(), is_posted: card.is_posted, slots });
             if rank == world.rank() {
                 continue;
             }
             job.learn(rank as Member, key.number(), card.heaps())?;
-            let far = Far::of_host(key, len, ErrorTable::default(), None);
+            let far = Far::of_host(key, layout.bytes(), ErrorTable::default(), None);
             self.inner.queues.learn(rank as Member, far);
         }
-        Ok(keys)
+        Ok(told)
     }
+}
 
-    /// What a rank raises here is poisoned when it dies.
-    fn watch(&self, layout: &WindowLayout, memory: &Memory, by: Member) {
-        let shape = layout.shape();
-        let watch = |slots: Option<u64>, count: u32| {
-            if let Some(slots) = slots.filter(|_| count > 0) {
-                self.inner.queues.watch(by, memory, Slots::Poisoned { slots, count });
-            }
-        };
-        watch(layout.signal(by, 0), shape.signals);
-        (0..shape.barriers).for_each(|id| watch(layout.barrier(id, by), 1));
-        for stream in (0..shape.channels).filter_map(|channel| layout.stream(by, channel)) {
-            watch(Some(stream.free()), 1);
-            (0..shape.lanes).for_each(|lane| watch(Some(stream.ready(lane)), 1));
-        }
-    }
+/// What a rank raises here, which is poisoned when it dies.
+fn slots_of(layout: &WindowLayout, by: Member) -> Vec<Slots> {
+    let shape = layout.shape();
+    let slots = |first: Option<u64>, count: u32| {
+        first.filter(|_| count > 0).map(|slots| Slots::Poisoned { slots, count })
+    };
+    let barriers = (0..shape.barriers).map(|id| slots(layout.barrier(id, by), 1));
+    let streams = (0..shape.channels).filter_map(|channel| layout.stream(by, channel)).flat_map(|stream| {
+        let ready = (0..shape.lanes).map(move |lane| slots(Some(stream.ready(lane)), 1));
+        ready.chain([slots(Some(stream.free()), 1)])
+    });
+    [slots(layout.signal(by, 0), shape.signals)]
+        .into_iter()
+        .chain(barriers)
+        .chain(streams)
+        .flatten()
+        .collect()
 }
 
 impl Window {
     /// What one thread uses of the window, by a channel that no other kernel has at the same time. It goes on where the last one of that channel ended.
     ///
     /// # Errors
-    /// [`DeviceError::NoChannel`]; [`DeviceError::Earlier`] if what that one posted has failed.
+    /// [`DeviceError::NoChannel`]; [`DeviceError::Earlier`] if what that one posted has failed; [`DeviceError::OnGpu`].
     pub fn kernel(&self, channel: u32) -> Result<Kernel<'_>, DeviceError> {
+        if self.on_gpu.is_some() {
+            return Err(DeviceError::OnGpu);
+        }
         let channels = self.queues.len() as u32;
         let lanes = self.queues.get(channel as usize).ok_or(DeviceError::NoChannel { channel, channels })?;
         for queue in lanes {
@@ -299,6 +357,9 @@ impl Window {
     /// [`DeviceError::Range`].
     pub fn write(&self, at: u64, bytes: &[u8]) -> Result<(), DeviceError> {
         self.inside(at, bytes.len() as u64)?;
+        if let Some(on_gpu) = &self.on_gpu {
+            return on_gpu.write(at, bytes);
+        }
         // It is inside.
         let _ = self.memory.write(at, bytes);
         Ok(())
@@ -310,6 +371,9 @@ impl Window {
     /// [`DeviceError::Range`].
     pub fn read(&self, at: u64, into: &mut [u8]) -> Result<(), DeviceError> {
         self.inside(at, into.len() as u64)?;
+        if let Some(on_gpu) = &self.on_gpu {
+            return on_gpu.read(at, into);
+        }
         let _ = self.memory.read(at, into);
         Ok(())
     }
@@ -368,7 +432,10 @@ impl Window {
         // Nobody puts to it any more.
         world.barrier()?;
         let queues = &self.inner.queues;
-        queues.with(|executor| executor.unwatch(&self.memory));
+        queues.with(|executor| {
+            executor.unwatch(&self.memory);
+            executor.network().close(self.heap);
+        });
         if let Some(key) = self.keys.get(self.rank) {
             let _region = queues.remove_region(*key);
         }

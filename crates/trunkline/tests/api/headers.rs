@@ -313,7 +313,7 @@ fn add(mine: &mut [u8], theirs: &[u8]) {
 }
 
 /// As `tests::ring_sum`.
-fn ring_sum(kernel: &Kernel<'_>, numbers: &mut [u64]) -> Result<(), KernelError> {
+pub(crate) fn ring_sum(kernel: &Kernel<'_>, numbers: &mut [u64]) -> Result<(), KernelError> {
     let (rank, last) = (kernel.rank(), kernel.size() - 1);
     let (before, next) = ((rank + last) % kernel.size(), (rank + 1) % kernel.size());
     let bytes: &mut [u8] = bytemuck::cast_slice_mut(numbers);
@@ -366,11 +366,15 @@ fn rings_of_both_languages_add_up() {
     });
 }
 
-const WORDS: usize = 16;
-const TOKENS: usize = 150;
+pub(crate) const WORDS: usize = 16;
+pub(crate) const TOKENS: usize = 150;
 
 /// As `tests::dispatch`.
-fn dispatch(kernel: &Kernel<'_>, window: &Window, tokens: &mut [[u64; WORDS]]) -> Result<(), KernelError> {
+pub(crate) fn dispatch(
+    kernel: &Kernel<'_>,
+    window: &Window,
+    tokens: &mut [[u64; WORDS]],
+) -> Result<(), KernelError> {
     let (rank, size, bytes) = (kernel.rank(), kernel.size(), 8 * WORDS as u64);
     let row = |area: usize, of: usize| (area * size + of) as u64 * TOKENS as u64 * bytes;
     let expert_of = |token: &[u64; WORDS]| token[0] as usize % size;
@@ -431,10 +435,10 @@ fn tokens_find_experts_of_both_languages() {
     });
 }
 
-const CELLS: usize = 300;
-const STEPS: u64 = 25;
+pub(crate) const CELLS: usize = 300;
+pub(crate) const STEPS: u64 = 25;
 
-fn spread(cells: &mut [f64], [mut before, right]: [f64; 2]) {
+pub(crate) fn spread(cells: &mut [f64], [mut before, right]: [f64; 2]) {
     for at in 0..cells.len() {
         let (cell, after) = (cells[at], cells.get(at + 1).copied().unwrap_or(right));
         cells[at] = cell + 0.25 * (before - 2.0 * cell + after);
@@ -443,7 +447,12 @@ fn spread(cells: &mut [f64], [mut before, right]: [f64; 2]) {
 }
 
 /// As `tests::halo`.
-fn halo(kernel: &Kernel<'_>, window: &Window, cells: &mut [f64], first: u64) -> Result<(), KernelError> {
+pub(crate) fn halo(
+    kernel: &Kernel<'_>,
+    window: &Window,
+    cells: &mut [f64],
+    first: u64,
+) -> Result<(), KernelError> {
     let (left, right) =
         (kernel.rank().checked_sub(1), Some(kernel.rank() + 1).filter(|next| *next < kernel.size()));
     for step in first..first + STEPS {

@@ -7,6 +7,7 @@ mod atomics;
 mod back;
 mod death;
 mod devices;
+mod gpu_windows;
 mod gpus;
 mod headers;
 mod messages;

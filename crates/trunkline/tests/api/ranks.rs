@@ -39,6 +39,20 @@ pub(crate) fn run_within(environment: &[(&str, &OsStr)], name: &str, size: usize
     over_each_within(environment, plain, name, size, &|status| status == Some(0), World::builder, rank);
 }
 
+/// The same over those of these fabrics, where ranks may end as `ends` says.
+pub(crate) fn run_within_over(
+    environment: &[(&str, &OsStr)],
+    fabrics: &[&str],
+    name: &str,
+    size: usize,
+    ends: &dyn Fn(Option<i32>) -> bool,
+    rank: impl FnOnce(World),
+) {
+    let plain =
+        Over::here(name).into_iter().filter(|over| over.is_plain() && fabrics.contains(&over.fabric()));
+    over_each_within(environment, plain, name, size, ends, World::builder, rank);
+}
+
 /// And with a world of one's own, but for its NICs.
 pub(crate) fn run_over_as(
     fabrics: &[&str],

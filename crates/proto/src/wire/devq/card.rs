@@ -53,6 +53,12 @@ impl WindowCard {
         Some(Self { config, key, is_posted: false, heaps, rails: told.len() })
     }
 
+    /// The same of a part that is reached by its post box, or is not.
+    #[must_use]
+    pub const fn posted(self, is_posted: bool) -> Self {
+        Self { is_posted, ..self }
+    }
+
     /// How the part is reached, over each of its rank's rails.
     #[must_use]
     pub fn heaps(&self) -> &[Heap] {

@@ -1,0 +1,222 @@
+//! Windows whose kernels run on a GPU: where their memory lies, their queues, and what a kernel is given of them. Nothing here is called while kernels run that wait.
+
+use std::sync::Arc;
+
+use trunkline_choose::Carrying;
+use trunkline_devq::View;
+use trunkline_engine::device::{Copies, Courier, ErrorTable, Key, Lanes, Queues, Region};
+use trunkline_mem::Memory;
+use trunkline_mem::gpu::{Arg, Device, Mover, Pinned};
+use trunkline_proto::wire::devq::WindowLayout;
+
+use super::error::DeviceError;
+use super::view::{DeviceTables, DeviceView, LaneView, PeerView, VIEW_VERSION};
+use super::window::Window;
+
+/// Where windows lie whose kernels run on a GPU.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Residence {
+    /// In pinned memory of the host, which the GPU reads and writes over its bus, and networks reach.
+    Pinned,
+    /// In the GPU's memory. What comes from other ranks comes beside it first, and its executor is asked to bring it there.
+    Device,
+}
+
+/// Where kernels run.
+#[derive(Clone, Debug)]
+pub struct Gpus {
+    /// The device.
+    pub device: Device,
+    /// Where windows lie.
+    pub residence: Residence,
+}
+
+/// Memory of a window, before there is one.
+pub(super) enum Place {
+    Host(Memory),
+    Pinned(Pinned),
+    Device { region: Memory, beside: Pinned, mover: Mover },
+}
+
+impl Gpus {
+    pub(super) fn place(&self, bytes: usize, window: u64) -> Result<Place, DeviceError> {
+        let beside = self.device.pinned(bytes)?;
+        Ok(match self.residence {
+            Residence::Pinned => Place::Pinned(beside),
+            Residence::Device => {
+                let window = usize::try_from(window).map_err(|_| DeviceError::Regions)?;
+                Place::Device { region: self.device.allocate(window)?, beside, mover: self.device.mover()? }
+            }
+        })
+    }
+}
+
+impl Place {
+    pub(super) fn host(bytes: usize) -> Self {
+        Self::Host(Memory::heap(bytes))
+    }
+
+    /// What the network knows.
+    pub(super) const fn memory(&self) -> &Memory {
+        match self {
+            Self::Host(memory) => memory,
+            Self::Pinned(pinned) | Self::Device { beside: pinned, .. } => pinned.memory(),
+        }
+    }
+
+    pub(super) const fn is_posted(&self) -> bool {
+        matches!(self, Self::Device { .. })
+    }
+
+    pub(super) fn region(&self, heap: u8) -> Region {
+        let table = ErrorTable::default();
+        match self {
+            Self::Host(_) | Self::Pinned(_) => Region::of_host(self.memory().clone(), heap, table),
+            Self::Device { region, beside, mover } => {
+                let copies = Some(Arc::new(mover.share()) as Arc<dyn Copies>);
+                let words = Some(beside.memory().clone());
+                Region { memory: region.clone(), heap, table, copies, words }
+            }
+        }
+    }
+
+    /// The device's memory, and who moves its bytes for others.
+    pub(super) fn device(&self) -> Option<(Memory, Arc<dyn Copies>)> {
+        match self {
+            Self::Host(_) | Self::Pinned(_) => None,
+            Self::Device { region, mover, .. } => Some((region.clone(), Arc::new(mover.share()))),
+        }
+    }
+}
+
+/// What a window has on a GPU.
+#[derive(Debug)]
+pub(super) struct OnGpu {
+    device: Device,
+    /// The window, where the device finds it, and what holds it.
+    region: Option<Memory>,
+    pinned: Pinned,
+    lanes: Lanes,
+    /// What the view points to: peers, queues, words of channels, bases and epochs; all in the device's memory.
+    tables: [Memory; 4],
+    view: DeviceView,
+}
+
+fn upload(device: &Device, words: &[u64]) -> Result<Memory, DeviceError> {
+    let memory = device.allocate(words.len() * 8)?;
+    let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+    device.write(&memory, 0, &bytes)?;
+    Ok(memory)
+}
+
+const fn halves(low: u32, high: u32) -> u64 {
+    low as u64 | (high as u64) << 32
+}
+
+impl OnGpu {
+    pub(super) fn new(
+        gpu: &Gpus,
+        queues: &Queues<Courier<Carrying>>,
+        place: Place,
+        layout: &WindowLayout,
+        (channels, depth): (u32, u32),
+        (keys, rank): (&[Key], usize),
+    ) -> Result<Self, DeviceError> {
+        let (device, shape) = (&gpu.device, *layout.shape());
+        let (region, pinned) = match place {
+            Place::Host(_) => return Err(DeviceError::OnHost),
+            Place::Pinned(pinned) => (None, pinned),
+            Place::Device { region, beside, .. } => (Some(region), beside),
+        };
+        // Blocks of kernels have the words of their channels here, and not those of the lanes.
+        let lanes = Lanes::new(device, queues, (channels * shape.lanes, depth, 0), 1)?;
+        let peer = |(rank, key): (u32, &Key)| PeerView { rank, key: key.bits() };
+        let peers: Vec<u64> = (0..).zip(keys).map(peer).map(|peer| halves(peer.rank, peer.key)).collect();
+        let lane = |nth: u64| {
+            let main = lanes.views().addr() as u64 + nth * size_of::<View>() as u64;
+            [main, 0, 0]
+        };
+        let queued: Vec<u64> = (0..u64::from(channels * shape.lanes)).flat_map(lane).collect();
+        const { assert!(size_of::<LaneView>() == 24 && size_of::<PeerView>() == 8) };
+        let words = vec![0; channels as usize * DeviceTables::words_of_channel(shape.lanes)];
+        let [signals, counters] = [shape.ranks * shape.signals, shape.counters].map(u64::from);
+        let bases = vec![0; (signals + counters + u64::from(shape.barriers)) as usize];
+        let tables = [
+            upload(device, &peers)?,
+            upload(device, &queued)?,
+            upload(device, &words)?,
+            upload(device, &bases)?,
+        ];
+        let [peers, queued, words, bases] = tables.each_ref().map(|table| table.addr() as u64);
+        let base = region.as_ref().map_or(pinned.at(), |region| region.addr() as u64);
+        let view = DeviceView {
+            base,
+            channels,
+            signal_bases: bases,
+            counter_bases: bases + signals * 8,
+            epochs: bases + (signals + counters) * 8,
+            peers,
+            queues: queued,
+            words,
+            ..DeviceView::of(layout, rank as u32)
+        };
+        debug_assert_eq!(view.version, VIEW_VERSION);
+        Ok(Self { device: device.clone(), region, pinned, lanes, tables, view })
+    }
+
+    pub(super) fn write(&self, at: u64, bytes: &[u8]) -> Result<(), DeviceError> {
+        match &self.region {
+            Some(region) => Ok(self.device.write(region, at, bytes)?),
+            None => {
+                // The caller has looked whether it is inside.
+                let _ = self.pinned.memory().write(at, bytes);
+                Ok(())
+            }
+        }
+    }
+
+    pub(super) fn read(&self, at: u64, into: &mut [u8]) -> Result<(), DeviceError> {
+        match &self.region {
+            Some(region) => Ok(self.device.read(region, at, into)?),
+            None => {
+                let _ = self.pinned.memory().read(at, into);
+                Ok(())
+            }
+        }
+    }
+}
+
+/// What kernels of a GPU are given of a window.
+#[derive(Clone, Debug)]
+pub struct GpuView {
+    /// The numbers: `Window` in C++, by value.
+    pub view: DeviceView,
+    held: Vec<Arg>,
+}
+
+impl GpuView {
+    /// The numbers as words, the first ones of a kernel's argument.
+    #[must_use]
+    pub fn words(&self) -> Vec<u64> {
+        self.view.to_words().to_vec()
+    }
+
+    /// Arguments that no kernel looks at, to be given behind those that it does: they hold what the view names.
+    #[must_use]
+    pub fn held(&self) -> Vec<Arg> {
+        self.held.clone()
+    }
+}
+
+impl Window {
+    /// What kernels of a GPU are given of the window.
+    ///
+    /// # Errors
+    /// [`DeviceError::OnHost`].
+    pub fn gpu_view(&self) -> Result<GpuView, DeviceError> {
+        let on_gpu = self.on_gpu.as_ref().ok_or(DeviceError::OnHost)?;
+        let held = on_gpu.lanes.held().into_iter().chain(on_gpu.tables.clone()).chain(on_gpu.region.clone());
+        let held = held.map(Arg::Memory).chain([Arg::Pinned(on_gpu.pinned.clone())]);
+        Ok(GpuView { view: on_gpu.view, held: held.collect() })
+    }
+}

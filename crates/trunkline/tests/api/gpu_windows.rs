@@ -1,0 +1,420 @@
+//! Windows whose kernels run on a GPU (mode M2), between processes: in pinned memory, in the GPU's memory, and beside ranks whose kernels are threads in Rust. Over a
+//! library that stands for NVIDIA's driver (`crates/engine/tests/m2/stub.c`), whose device is a process of its own; on a GPU the same, SKIPPED where there is none.
+
+use std::ffi::OsStr;
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use trunkline::World;
+use trunkline::device::gpu::{Arg, Device, Gpu, Program, Vendor};
+use trunkline::device::{DeviceError, Devices, GpuView, Gpus, Kernel, Mode, Residence, Window, WindowConfig};
+use trunkline_mem::Memory;
+
+use crate::devices::FABRICS;
+use crate::headers::{CELLS, STEPS, TOKENS, WORDS, dispatch, halo, ring_sum, spread};
+use crate::ranks::{DIES, is_rank, run_within_over};
+
+const LIMIT: Duration = Duration::from_secs(20);
+/// Says that a rank's device is played.
+const PLAYED: &str = "TEST_GPU_IS_PLAYED";
+/// Of a played device, whose clock is the processor's, and of a GPU's nanoseconds.
+const TICKS: [u64; 2] = [60_000_000_000, 20_000_000_000];
+const THREADS_MAX: usize = 32;
+
+/// `Kind` of the header.
+const GOOD: u64 = 0;
+const FAILED: u64 = 1;
+const POISONED: u64 = 2;
+
+/// A library in the driver's place, and kernels for its device.
+fn stub() -> Option<tempfile::TempDir> {
+    let folder = tempfile::tempdir().unwrap();
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let compile = |compiler: &str, source: &str, to: &str, more: &[&str]| {
+        let mut command = Command::new(compiler);
+        command.args(["-O2", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-pthread"]).args(more);
+        command.arg("-I").arg(root.join("include")).arg("-I").arg(root.join("crates/devq/tests/header"));
+        command.arg("-o").arg(folder.path().join(to)).arg(root.join("crates").join(source));
+        let output = command.output().ok()?;
+        assert!(output.status.success(), "{source}: {}", String::from_utf8_lossy(&output.stderr));
+        Some(())
+    };
+    compile("cc", "engine/tests/m2/stub.c", "libcuda.so.1", &["-Wl,-soname,libcuda.so.1"])?;
+    let cxx = ["-std=c++17", "-Wno-unused-function"];
+    compile("c++", "trunkline/tests/api/gpu_kernels.cpp", "kernels.so", &cxx)?;
+    Some(folder)
+}
+
+/// The text of the kernels, for NVRTC.
+fn text() -> String {
+    let kernels = include_str!("../../../devq/tests/header/window_kernels.h");
+    let entries = include_str!("../../../devq/tests/header/window_entries.h");
+    format!("{kernels}\n{entries}")
+}
+
+/// The GPU of this process, and the kernels.
+struct Machine {
+    device: Device,
+    program: Program,
+    ticks: u64,
+}
+
+fn open() -> Result<Machine, String> {
+    let is_played = std::env::var_os(PLAYED).is_some();
+    let gpu = Gpu::open(Vendor::Nvidia).map_err(|error| error.to_string())?;
+    let device = gpu.device(0).map_err(|error| error.to_string())?;
+    let image = if is_played {
+        b"stub".to_vec()
+    } else {
+        let architecture = device.architecture().map_err(|error| error.to_string())?;
+        let image = trunkline_devq::nvrtc::compile(&text(), "windows.cu", architecture, &[]);
+        image.map_err(|error| error.to_string())?.bytes
+    };
+    // SAFETY: the kernels change what their window and their job name, which are held while they run.
+    let program = unsafe { device.program(&image) }.map_err(|error| error.to_string())?;
+    let [played, real] = TICKS;
+    Ok(Machine { device, program, ticks: if is_played { played } else { real } })
+}
+
+/// Runs ranks with a device that is played, or on a GPU.
+fn run(name: &str, size: usize, ends: &dyn Fn(Option<i32>) -> bool, rank: impl FnOnce(&World, &Machine)) {
+    let start = |environment: &[(&str, &OsStr)], rank: &mut dyn FnMut(World)| {
+        run_within_over(environment, &FABRICS, name, size, ends, rank);
+    };
+    let mut rank = Some(rank);
+    let mut ranked = |world: World| {
+        let machine = open().unwrap();
+        if let Some(rank) = rank.take() {
+            rank(&world, &machine);
+        }
+        world.finish().unwrap();
+    };
+    if is_rank() {
+        return start(&[], &mut ranked);
+    }
+    if name.ends_with("_on_a_gpu") {
+        return match open() {
+            Ok(_) => start(&[], &mut ranked),
+            Err(reason) => skip(name, "cuda", &reason),
+        };
+    }
+    let Some(folder) = stub() else { return skip(name, "cc", "no C or C++ compiler") };
+    let kernels = folder.path().join("kernels.so");
+    let environment: [(&str, &OsStr); 3] = [
+        ("LD_LIBRARY_PATH", folder.path().as_os_str()),
+        ("STUB_KERNELS", kernels.as_os_str()),
+        (PLAYED, "1".as_ref()),
+    ];
+    start(&environment, &mut ranked);
+}
+
+/// Says that a test could not run and why, where `./test` counts it. Where it must run (`TRUNKLINE_REQUIRE` names it) it fails instead.
+fn skip(name: &str, what: &str, reason: &str) {
+    use std::io::Write as _;
+    let required = std::env::var("TRUNKLINE_REQUIRE").unwrap_or_default();
+    assert!(!required.split(',').any(|word| word.trim() == what), "{name} must run: {reason}");
+    println!("SKIPPED {name}: {reason}");
+    if let Some(path) = std::env::var_os("TRUNKLINE_SKIP_LOG") {
+        let file = std::fs::OpenOptions::new().append(true).create(true).open(path);
+        let noted = file.and_then(|mut file| file.write_all(format!("{name}: {reason}\n").as_bytes()));
+        assert!(noted.is_ok(), "cannot note a skip: {noted:?}");
+    }
+}
+
+/// A window of a rank, wherever its kernels run.
+struct Given<'m> {
+    machine: &'m Machine,
+    window: Window,
+    /// None if they are threads in Rust.
+    view: Option<GpuView>,
+    memory: Memory,
+    results: Memory,
+}
+
+impl<'m> Given<'m> {
+    fn new(machine: &'m Machine, world: &World, devices: &Devices, config: WindowConfig) -> Self {
+        let window = devices.window(world, config).unwrap();
+        let view = window.gpu_view().ok();
+        assert_eq!(matches!(window.kernel(0), Err(DeviceError::OnGpu)), view.is_some());
+        let memory = machine.device.allocate(1 << 16).unwrap();
+        let results = machine.device.allocate(8 * THREADS_MAX).unwrap();
+        Self { machine, window, view, memory, results }
+    }
+
+    fn kernel(&self) -> Kernel<'_> {
+        self.window.kernel(0).unwrap().limit(LIMIT)
+    }
+
+    /// Runs a kernel on the GPU, which changes these words; what each of its threads says, which is the same.
+    fn launch(&self, name: &str, threads: u32, words: &mut [u64], [count, first, steps]: [u64; 3]) -> u64 {
+        let (device, view) = (&self.machine.device, self.view.as_ref().unwrap());
+        let bytes: &mut [u8] = bytemuck::cast_slice_mut(words);
+        device.write(&self.memory, 0, bytes).unwrap();
+        let mut job = view.words();
+        let (memory, results) = (self.memory.addr() as u64, self.results.addr() as u64);
+        job.extend([memory, count, first, steps, self.machine.ticks, results]);
+        let mut args = vec![Arg::Words(job)];
+        args.extend(view.held());
+        args.extend([self.memory.clone(), self.results.clone()].map(Arg::Memory));
+        let running = self.machine.program.launch(name, (1, threads), args).unwrap();
+        assert!(running.wait(Duration::from_secs(100)).unwrap(), "{name} has not ended");
+        device.read(&self.memory, 0, bytes).unwrap();
+        let mut results = [0_u64; THREADS_MAX];
+        device.read(&self.results, 0, bytemuck::cast_slice_mut(&mut results)).unwrap();
+        let results = &results[..threads as usize];
+        assert!(results.iter().all(|result| *result == results[0]), "a group hears the same: {results:?}");
+        results[0]
+    }
+
+    fn free(self, world: &World) {
+        self.window.free(world).unwrap();
+    }
+}
+
+/// Of kernels on the GPU; or of kernels in Rust, without a residence.
+fn devices(machine: &Machine, world: &World, residence: Option<Residence>) -> Devices {
+    match residence {
+        None => world.devices(Mode::Thread).unwrap(),
+        Some(residence) => world.devices_of_gpu(Gpus { device: machine.device.clone(), residence }).unwrap(),
+    }
+}
+
+/// Where the parts of the ranks are: all alike, or each elsewhere.
+fn places(rank: usize) -> [Option<Residence>; 3] {
+    let all = [Some(Residence::Device), Some(Residence::Pinned), None];
+    [Some(Residence::Device), Some(Residence::Pinned), all[rank % 3]]
+}
+
+fn alone(world: &World, machine: &Machine) {
+    for residence in [Residence::Device, Residence::Pinned] {
+        let config = WindowConfig {
+            bytes: 4096,
+            signals: 2,
+            counters: 1,
+            lanes: 3,
+            depth: 4,
+            ..WindowConfig::default()
+        };
+        let given = Given::new(machine, world, &devices(machine, world, Some(residence)), config);
+        for threads in [1, 1, 3, 2] {
+            assert_eq!(
+                given.launch("window_use", threads, &mut [], [0; 3]),
+                0,
+                "{residence:?}, {threads} threads"
+            );
+        }
+        world.barrier().unwrap();
+        given.free(world);
+    }
+}
+
+fn whole(status: Option<i32>) -> bool {
+    status == Some(0)
+}
+
+#[test]
+fn a_window_on_a_played_gpu_does_what_it_says() {
+    run("gpu_windows::a_window_on_a_played_gpu_does_what_it_says", 2, &whole, alone);
+}
+
+#[test]
+fn a_window_does_what_it_says_on_a_gpu() {
+    run("gpu_windows::a_window_does_what_it_says_on_a_gpu", 2, &whole, alone);
+}
+
+fn rings(world: &World, machine: &Machine) {
+    for place in places(world.rank()) {
+        let devices = devices(machine, world, place);
+        for (lanes, chunks, chunk) in [(1, 1, 16), (2, 4, 1024), (3, 2, 4096)] {
+            let config = WindowConfig { lanes, chunks, chunk, ..WindowConfig::default() };
+            let given = Given::new(machine, world, &devices, config);
+            let number = |rank: usize, at: usize, round: u64| (rank as u64 + 1) * (at as u64 + round + 1);
+            for (round, count) in [1, 130, 3001, 7].into_iter().enumerate() {
+                let (round, count) = (round as u64, count.min(20 * chunk as usize / 8));
+                let mut numbers: Vec<u64> = (0..count).map(|at| number(world.rank(), at, round)).collect();
+                if place.is_some() {
+                    let threads = 1 + round as u32 % 3;
+                    let how = given.launch("window_ring", threads, &mut numbers, [count as u64, 0, 0]);
+                    assert_eq!(how, GOOD, "{place:?}, round {round}");
+                } else {
+                    ring_sum(&given.kernel(), &mut numbers).unwrap();
+                }
+                let sum = |at| (0..world.size()).map(|rank| number(rank, at, round)).sum::<u64>();
+                let mut all = numbers.iter().enumerate();
+                assert!(all.all(|(at, one)| *one == sum(at)), "{count} in round {round}, {place:?}");
+            }
+            given.free(world);
+        }
+    }
+}
+
+#[test]
+fn rings_of_played_gpus_add_up() {
+    run("gpu_windows::rings_of_played_gpus_add_up", 3, &whole, rings);
+}
+
+#[test]
+fn rings_add_up_on_a_gpu() {
+    run("gpu_windows::rings_add_up_on_a_gpu", 3, &whole, rings);
+}
+
+fn tokens(world: &World, machine: &Machine) {
+    let (rank, size) = (world.rank(), world.size());
+    for place in places(rank) {
+        let bytes = 3 * size as u64 * TOKENS as u64 * 8 * WORDS as u64;
+        let config = WindowConfig { bytes, signals: 2, lanes: 2, ..WindowConfig::default() };
+        let given = Given::new(machine, world, &devices(machine, world, place), config);
+        for round in 0..3_u64 {
+            let word = |at: usize, word: usize| match word {
+                0 => (at as u64).wrapping_mul(2_654_435_761) >> 7,
+                _ => (rank as u64) << 40 | (at as u64) << 16 | word as u64 + round,
+            };
+            let before: Vec<[u64; WORDS]> =
+                (0..TOKENS).map(|at| std::array::from_fn(|nth| word(at, nth))).collect();
+            let mut after = before.clone();
+            if place.is_some() {
+                let words: &mut [u64] = bytemuck::cast_slice_mut(&mut after);
+                let how = given.launch("window_dispatch", 1 + round as u32, words, [TOKENS as u64, 0, 0]);
+                assert_eq!(how, GOOD, "{place:?}, round {round}");
+            } else {
+                dispatch(&given.kernel(), &given.window, &mut after).unwrap();
+            }
+            for (before, after) in before.iter().zip(&after) {
+                let expert = before[0] % size as u64;
+                assert!(
+                    (1..WORDS).all(|word| after[word] == before[word] + expert + 1),
+                    "{place:?}, {round}"
+                );
+            }
+            // The signal of what came back counts on.
+            world.barrier().unwrap();
+        }
+        given.free(world);
+    }
+}
+
+#[test]
+fn tokens_find_experts_on_played_gpus() {
+    run("gpu_windows::tokens_find_experts_on_played_gpus", 3, &whole, tokens);
+}
+
+#[test]
+fn tokens_find_experts_on_a_gpu() {
+    run("gpu_windows::tokens_find_experts_on_a_gpu", 3, &whole, tokens);
+}
+
+fn rods(world: &World, machine: &Machine) {
+    for place in places(world.rank()) {
+        let config = WindowConfig { bytes: 64, signals: 1, ..WindowConfig::default() };
+        let given = Given::new(machine, world, &devices(machine, world, place), config);
+        let part = world.rank() * CELLS / world.size()..(world.rank() + 1) * CELLS / world.size();
+        let mut rod: Vec<f64> = (0..CELLS).map(|cell| if cell < CELLS / 10 { 100.0 } else { 0.0 }).collect();
+        let mut cells = rod[part.clone()].to_vec();
+        for round in 0..3_u64 {
+            if place.is_some() {
+                let count = cells.len() as u64;
+                let words: &mut [u64] = bytemuck::cast_slice_mut(&mut cells);
+                let how = given.launch("window_halo", 1 + round as u32, words, [count, round * STEPS, STEPS]);
+                assert_eq!(how, GOOD, "{place:?}, round {round}");
+            } else {
+                halo(&given.kernel(), &given.window, &mut cells, round * STEPS).unwrap();
+            }
+            for _ in 0..STEPS {
+                let ends = [rod[0], rod[CELLS - 1]];
+                spread(&mut rod, ends);
+            }
+            let same =
+                cells.iter().zip(&rod[part.clone()]).all(|(a, b)| (a - b).abs() <= 1e-9 * b.abs().max(1.0));
+            assert!(same, "{place:?}, round {round}");
+        }
+        given.free(world);
+    }
+}
+
+#[test]
+fn a_rod_of_played_gpus_is_one_rod() {
+    run("gpu_windows::a_rod_of_played_gpus_is_one_rod", 3, &whole, rods);
+}
+
+#[test]
+fn a_rod_is_one_rod_on_a_gpu() {
+    run("gpu_windows::a_rod_is_one_rod_on_a_gpu", 3, &whole, rods);
+}
+
+/// What a kernel gets is what lies in another GPU's memory now, and not what lay beside it once; barriers go on from kernel to kernel; the host reads and writes the part.
+fn gets(world: &World, machine: &Machine) {
+    let other = 1 - world.rank();
+    for place in [Residence::Device, Residence::Pinned] {
+        let config = WindowConfig { bytes: 64 << 10, ..WindowConfig::default() };
+        let given = Given::new(machine, world, &devices(machine, world, Some(place)), config);
+        for round in 1..=4_u64 {
+            let mine: Vec<u64> = (0..4096).map(|at| at * (round + world.rank() as u64)).collect();
+            given.window.write(0, bytemuck::cast_slice(&mine)).unwrap();
+            assert_eq!(given.launch("window_barrier", 2, &mut [], [0; 3]), GOOD);
+            let by = round + other as u64;
+            assert_eq!(
+                given.launch("window_get", 1, &mut [], [other as u64, by, 0]),
+                0,
+                "{place:?}, round {round}"
+            );
+            assert_eq!(given.launch("window_barrier", 1, &mut [], [0; 3]), GOOD);
+            let mut got = vec![0_u64; 4096];
+            given.window.read(32 << 10, bytemuck::cast_slice_mut(&mut got)).unwrap();
+            assert!((0..4096).all(|at| got[at as usize] == at * by), "{place:?}, round {round}");
+        }
+        let end = given.window.config().bytes;
+        assert!(matches!(given.window.write(end, &[0]), Err(DeviceError::Range { .. })));
+        given.free(world);
+    }
+}
+
+#[test]
+fn a_played_gpu_gets_what_another_has() {
+    run("gpu_windows::a_played_gpu_gets_what_another_has", 2, &whole, gets);
+}
+
+#[test]
+fn what_another_has_is_got_on_a_gpu() {
+    run("gpu_windows::what_another_has_is_got_on_a_gpu", 2, &whole, gets);
+}
+
+/// A rank dies: kernels that wait for its signal, and kernels that put to it, hear of it.
+fn deaths(world: &World, machine: &Machine) {
+    let config = WindowConfig { bytes: 64, signals: 1, ..WindowConfig::default() };
+    let given = Given::new(machine, world, &devices(machine, world, Some(Residence::Device)), config);
+    if world.rank() == 1 {
+        // Both have raised its signal; then it goes while one waits for it, and the other one puts to it.
+        for other in [0, 2] {
+            assert_eq!(given.launch("window_wait", 1, &mut [], [other, 1, 0]), GOOD);
+        }
+        // The reply to the first one is on its way.
+        std::thread::sleep(Duration::from_millis(200));
+        std::process::exit(DIES);
+    }
+    let began = Instant::now();
+    let waits = world.rank() == 0;
+    if waits {
+        // One signal, so that rank 1 goes on.
+        assert_eq!(given.launch("window_signal", 1, &mut [], [1, 0, 0]), GOOD);
+        assert_eq!(given.launch("window_wait", 2, &mut [], [1, 1, 0]), POISONED);
+    } else {
+        assert_eq!(given.launch("window_put", 1, &mut [], [1, 0, 0]), FAILED);
+    }
+    assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
+    std::process::exit(0);
+}
+
+fn dies(status: Option<i32>) -> bool {
+    status == Some(0) || status == Some(DIES)
+}
+
+#[test]
+fn a_death_ends_kernels_of_played_gpus() {
+    run("gpu_windows::a_death_ends_kernels_of_played_gpus", 3, &dies, deaths);
+}
+
+#[test]
+fn a_death_ends_kernels_on_a_gpu() {
+    run("gpu_windows::a_death_ends_kernels_on_a_gpu", 3, &dies, deaths);
+}
