@@ -97,7 +97,9 @@ impl<N: Network> Shared<N> {
     /// Passes by the thread that calls, unless another one is at it, which goes on for it.
     fn drive(&self, serves: bool) {
         for _ in 0..TURNS_MAX {
-            let Some(mut executor) = self.executor.try_claim().or_else(|| self.leave_to_owner()) else { return };
+            let Some(mut executor) = self.executor.try_claim().or_else(|| self.leave_to_owner()) else {
+                return;
+            };
             let pass = executor.pass();
             let mut goes_on = pass.moved && pass.busy;
             if serves && !pass.moved {

@@ -446,7 +446,8 @@ impl Used {
     const LOW: u64 = u32::MAX as u64;
     const HIGH: u64 = !Self::LOW;
     const NOTHING: Self = Self { words: [0, 0, 0, 0, 0, 0, Self::HIGH], flags: 0 };
-    const WRITE: Self = Self { words: [Self::ALL, Self::ALL, Self::ALL, Self::ALL, 0, 0, Self::ALL], flags: 0 };
+    const WRITE: Self =
+        Self { words: [Self::ALL, Self::ALL, Self::ALL, Self::ALL, 0, 0, Self::ALL], flags: 0 };
     const TELLING: Self = Self {
         words: [Self::ALL, Self::ALL, Self::ALL, Self::ALL, Self::LOW, 0, Self::ALL],
         flags: flag::IMMEDIATE,
