@@ -14,6 +14,7 @@ use trunkline_proto::wire::devq::{
 };
 
 use crate::error::Fault;
+use crate::job::{Job, Outcome};
 use crate::memory::Memory;
 use crate::queue::Queue;
 
@@ -28,36 +29,6 @@ pub struct Rules {
     pub is_ordered: bool,
     /// Entries that it may have under way together; 1 to [`WINDOW_MAX`], else the nearest of them.
     pub window: u32,
-}
-
-/// Work for the executor.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Job {
-    /// An entry: a WRITE, READ, atomic, SHOW or NOTIFY.
-    Execute(Entry),
-    /// The word that an entry was to change does not change: its poison word is to be set, or the error word that its window has for it.
-    Poison {
-        /// The word that does not change.
-        at: Remote,
-        /// Whether a poison word stands behind it.
-        poisoned: bool,
-        /// What goes there.
-        poison: Poison,
-    },
-}
-
-/// How a job ended.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Outcome {
-    /// Well, with the value before, where the entry brings one.
-    Done(u64),
-    /// It failed.
-    Failed {
-        /// How; [`Status::Done`] stands for [`Status::Network`].
-        status: Status,
-        /// The executor's own reason.
-        reason: u32,
-    },
 }
 
 /// What is to happen next.
@@ -319,12 +290,9 @@ impl<M: Memory> Consumer<M> {
                 Some(head) => head,
                 None => self.fetch(index),
             };
-            let entry = match read {
-                Ok(entry) => entry,
-                Err(_) => {
-                    self.head = Some(read);
-                    return None;
-                }
+            let Ok(entry) = read else {
+                self.head = Some(read);
+                return None;
             };
             let is_over = match entry.work {
                 Work::Nop | Work::Barrier => true,

@@ -8,7 +8,8 @@ use trunkline_proto::mutant::Mutant;
 use trunkline_proto::wire::devq::Companion;
 
 use crate::bells::BellPage;
-use crate::consumer::{Consumer, Job, Outcome, Progress, Rules};
+use crate::consumer::{Consumer, Progress, Rules};
+use crate::job::{Job, Outcome};
 use crate::memory::Memory;
 use crate::queue::Queue;
 

@@ -9,6 +9,7 @@
 //! - [`bells`]: doorbells, and the bits that tell which have been rung.
 //! - [`slot`]: signals and counters, their poison, and their epochs.
 //! - [`consumer`]: the engine's side of one queue: order, fences, WAIT, completions, errors.
+//! - [`job`]: what that gives to an executor, and what it hears back.
 //! - [`drain`]: the engine's side of many queues.
 //! - [`channel`]: tickets of several lanes, and the flush that covers them.
 //! - [`verdict`]: what the leader of a group has learned, told to all of it.
@@ -29,6 +30,7 @@ pub mod consumer;
 pub mod drain;
 pub mod error;
 pub mod header;
+pub mod job;
 #[cfg(feature = "cuda")]
 pub mod kernels;
 pub mod lane;
@@ -45,9 +47,10 @@ pub mod view;
 
 pub use bells::{Bell, BellPage};
 pub use budget::{Budget, Forever, Looks, Until};
-pub use consumer::{Consumer, Job, Outcome, Progress, Rules, Step};
+pub use consumer::{Consumer, Progress, Rules, Step};
 pub use drain::{Drain, Pass, Port};
 pub use error::{Fault, WaitError};
+pub use job::{Job, Outcome};
 pub use lane::{Addition, Bytes, Directory, Lane, OpError};
 pub use memory::{HeapWords, Memory, heap};
 pub use queue::{Poll, Queue, Refusal, Reservation, Rung, Ticket};
