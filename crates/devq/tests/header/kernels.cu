@@ -10,6 +10,7 @@ __attribute__((device)) constexpr bool is_no_fence(const char *name, const char 
 #include "kernels.h"
 #include "mlx5_kernels.h"
 #include "window_kernels.h"
+#include "window_entries.h"
 
 // One block a program.
 TRUNKLINE_KERNEL exercise(const tests::Job *job) { tests::exercise(*job, trunkline::this_block(job->group)); }

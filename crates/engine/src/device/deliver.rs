@@ -15,6 +15,9 @@ use crate::rma::{Local, Member, Source};
 const OURS: u64 = 1 << 31;
 const NONE: u32 = u32::MAX;
 
+/// What is replied: what the word was, or why not.
+type Answer = Result<u64, (Status, u32)>;
+
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Stage {
     Free,
@@ -37,7 +40,7 @@ struct Delivery {
     to: Option<(Member, u64)>,
     at: (u64, u64),
     stage: Stage,
-    how: Result<u64, (Status, u32)>,
+    how: Answer,
 }
 
 #[derive(Debug)]
@@ -92,7 +95,7 @@ impl Deliveries {
         to: Option<(Member, u64)>,
         at: (u64, u64),
         stage: Stage,
-        how: Result<u64, (Status, u32)>,
+        how: Answer,
     ) -> u32 {
         if self.free.is_empty() {
             self.grow(64);
@@ -260,7 +263,7 @@ impl Deliveries {
 }
 
 /// What is to be moved for a request, and what is to be replied.
-fn look(part: &Part, ask: &Ask, mutant: Mutant) -> ((u64, u64), Stage, Result<u64, (Status, u32)>) {
+fn look(part: &Part, ask: &Ask, mutant: Mutant) -> ((u64, u64), Stage, Answer) {
     let refused = ((0, 0), Stage::Reply, Err((Status::Access, 0)));
     let Some((device, _)) = &part.device else { return refused };
     let inside = |addr, len| device.checked(addr, len).is_ok() || mutant.is("post-bounds-unchecked");

@@ -171,6 +171,9 @@ impl World {
     }
 }
 
+/// Queues by channel and lane, or what a GPU has in their place.
+type Made = (Vec<Vec<Queue<Words>>>, Option<OnGpu>);
+
 /// Rank by rank how its part is named, and reached.
 struct Told {
     keys: Vec<Key>,
@@ -221,7 +224,7 @@ impl Devices {
         layout: &WindowLayout,
         place: Place,
         (keys, rank): (&[Key], usize),
-    ) -> Result<(Vec<Vec<Queue<Words>>>, Option<OnGpu>), DeviceError> {
+    ) -> Result<Made, DeviceError> {
         let queues = &self.inner.queues;
         let depth = config.depth.next_power_of_two().max(2);
         if let Some(gpu) = &self.inner.gpu {

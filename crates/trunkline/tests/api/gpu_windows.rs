@@ -268,7 +268,7 @@ fn tokens(world: &World, machine: &Machine) {
         for round in 0..3_u64 {
             let word = |at: usize, word: usize| match word {
                 0 => (at as u64).wrapping_mul(2_654_435_761) >> 7,
-                _ => (rank as u64) << 40 | (at as u64) << 16 | word as u64 + round,
+                _ => (rank as u64) << 40 | (at as u64) << 16 | (word as u64 + round),
             };
             let before: Vec<[u64; WORDS]> =
                 (0..TOKENS).map(|at| std::array::from_fn(|nth| word(at, nth))).collect();
