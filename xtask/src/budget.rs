@@ -6,8 +6,11 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
+use std::num::NonZero;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::{Mutex, PoisonError};
+use std::thread;
 
 use anyhow::{Context as _, Result, bail};
 use comfy_table::Table;
@@ -115,34 +118,15 @@ pub(crate) fn run(workspace: &Workspace, update: bool) -> Result<bool> {
     let mut findings = Findings::default();
     let valgrind = usable("valgrind", "work", &built, &limits, instructions, &mut findings)?;
     let strace = usable("strace", "syscall", &built, &limits, system_calls, &mut findings)?;
-    let mut costs = Vec::new();
-    for cycle in &limits.cycle {
-        let mut cost = Cost::default();
-        if wants_devices(cycle) && built.devices.is_none() {
-            skipped(&cycle.name, "no C compiler, or no header of libibverbs");
-            costs.push(cost);
-            continue;
-        }
-        if is_call(cycle) && built.calls.is_none() {
-            skipped(&cycle.name, "no C compiler");
-            costs.push(cost);
-            continue;
-        }
-        if over_libfabric(cycle)
-            && let Err(error) = plain(&built, cycle)
-        {
-            skipped(&cycle.name, &format!("{error:#}"));
-            costs.push(cost);
-            continue;
-        }
-        if valgrind {
-            let counter = if over_libfabric(cycle) { instructions_of_plugin } else { instructions };
-            cost.instructions = Some(per_message(&built, cycle, "", counter)?.round() as u64);
-        }
-        if strace && cycle.system_calls.is_some() {
+    let wanted = limits.cycle.iter().map(|cycle| can_run(&built, cycle)).collect::<Vec<_>>();
+    let mut costs = vec![Cost::default(); limits.cycle.len()];
+    if valgrind {
+        count_instructions(&built, &limits, &wanted, &mut costs)?;
+    }
+    for ((cycle, wanted), cost) in limits.cycle.iter().zip(&wanted).zip(&mut costs) {
+        if strace && *wanted && cycle.system_calls.is_some() {
             cost.system_calls = Some(per_message(&built, cycle, "", system_calls)?);
         }
-        costs.push(cost);
     }
     if update && valgrind {
         std::fs::write(&path, updated(&text, &costs)?).with_context(|| format!("writing {LIMITS}"))?;
@@ -157,6 +141,44 @@ pub(crate) fn run(workspace: &Workspace, update: bool) -> Result<bool> {
         costs.iter().map(|c| usize::from(c.instructions.is_some()) + usize::from(c.system_calls.is_some()));
     report::print_result_line(counted.sum::<usize>().saturating_sub(failed), failed);
     Ok(failed == 0)
+}
+
+/// Whether what the cycle needs is here; says what is missing.
+fn can_run(built: &Built, cycle: &Cycle) -> bool {
+    if wants_devices(cycle) && built.devices.is_none() {
+        return skipped(&cycle.name, "no C compiler, or no header of libibverbs");
+    }
+    if is_call(cycle) && built.calls.is_none() {
+        return skipped(&cycle.name, "no C compiler");
+    }
+    if !over_libfabric(cycle) {
+        return true;
+    }
+    match plain(built, cycle) {
+        Ok(()) => true,
+        Err(error) => skipped(&cycle.name, &format!("{error:#}")),
+    }
+}
+
+/// Instructions of all cycles, as many at once as there are processors: a count does not depend on who else runs.
+/// System calls do, and are counted one cycle after another.
+fn count_instructions(built: &Built, limits: &Limits, wanted: &[bool], costs: &mut [Cost]) -> Result<()> {
+    let pairs = limits.cycle.iter().zip(costs);
+    let wanted = pairs.zip(wanted).filter(|(_, wanted)| **wanted).map(|(pair, _)| pair);
+    let left: Mutex<Vec<(&Cycle, &mut Cost)>> = Mutex::new(wanted.collect());
+    let take = || left.lock().unwrap_or_else(PoisonError::into_inner).pop();
+    let work = || -> Result<()> {
+        while let Some((cycle, cost)) = take() {
+            let counter = if over_libfabric(cycle) { instructions_of_plugin } else { instructions };
+            cost.instructions = Some(per_message(built, cycle, "", counter)?.round() as u64);
+        }
+        Ok(())
+    };
+    let workers = thread::available_parallelism().map_or(1, NonZero::get);
+    thread::scope(|scope| {
+        let running: Vec<_> = (0..workers).map(|_| scope.spawn(work)).collect();
+        running.into_iter().try_for_each(|one| one.join().unwrap_or_else(|_| bail!("a worker panicked")))
+    })
 }
 
 /// The program and the plugin, optimized, for any processor.
