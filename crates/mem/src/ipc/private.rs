@@ -11,11 +11,12 @@ use std::sync::{Mutex, PoisonError, RwLock};
 
 use super::error::{Cause, CopyError, ExportError, FindError, Meaning, NotClosed, OpenError};
 use super::host::random;
+use super::memory::copy_in_steps;
 use super::{
     Allocation, AllocationId, At, Caps, CloseError, Export, Handle, HandleError, HostError, IpcMemory,
-    Mapped, Passing, planted,
+    Mapped, Passing, To, planted,
 };
-use crate::Memory;
+use crate::{Kind, Memory};
 
 /// What a user can do where the kernel refuses.
 const REMEDY: &str = "the kernel lets a process look into another one of the same user only if kernel.yama.ptrace_scope is 0, \
@@ -118,42 +119,51 @@ impl Private {
 impl Peer {
     /// Reads bytes of it, and its proof with them.
     fn read(&self, out: &mut [u8], from: usize) -> Result<(), CopyError> {
+        // SAFETY: an exclusive borrow of so many bytes.
+        unsafe { self.pull(out.as_mut_ptr().expose_provenance(), from, out.len()) }
+    }
+
+    /// Reads bytes of it to an address here, and its proof with them.
+    ///
+    /// # Safety
+    /// What is at the address may be written, or nothing is there, which the kernel says.
+    unsafe fn pull(&self, to: usize, from: usize, len: usize) -> Result<(), CopyError> {
         let mut done = 0;
         loop {
-            let part = out.get_mut(done..).unwrap_or_default();
-            let part_len = part.len().min(PART);
-            let part = part.get_mut(..part_len).unwrap_or_default();
+            let part_len = (len - done).min(PART);
             let mut found = [0; 8];
-            let here = [range(found.as_mut_ptr(), 8), range(part.as_mut_ptr(), part_len)];
+            let here = [range(found.as_mut_ptr(), 8), remote(to + done, part_len)];
             let there = [remote(self.addr, 8), remote(from + done, part_len)];
-            // SAFETY: both local ranges are exclusive borrows; the kernel checks the remote ones.
+            // SAFETY: the first local range is an exclusive borrow, the second as the caller says; the kernel checks the remote ones.
             let got = unsafe { libc::process_vm_readv(self.pid, here.as_ptr(), 2, there.as_ptr(), 2, 0) };
             let got = moved("process_vm_readv", got)?;
             if got < 8 || (u64::from_ne_bytes(found) != self.proof && !planted("mem-ipc-believes-pids")) {
                 return Err(CopyError::Gone);
             }
             if got < 8 + part_len {
-                return Err(CopyError::Outside { at: from as u64, len: out.len() });
+                return Err(CopyError::Outside { at: from as u64, len });
             }
             done += part_len;
-            if done == out.len() {
+            if done == len {
                 return Ok(());
             }
         }
     }
 
-    /// Writes bytes to it, once it has proved to be that process.
-    fn write(&self, bytes: &[u8], to: usize) -> Result<(), CopyError> {
+    /// Writes bytes that are here to it, once it has proved to be that process. The kernel reads them, and says so where nothing is.
+    fn push(&self, from: usize, to: usize, len: usize) -> Result<(), CopyError> {
         self.read(&mut [], to)?;
-        for (number, part) in bytes.chunks(PART).enumerate() {
-            let here = range(part.as_ptr().cast_mut(), part.len());
-            let there = remote(to + number * PART, part.len());
-            // SAFETY: the local range is borrowed, and only read; the kernel checks the remote one.
+        let mut done = 0;
+        while done < len {
+            let part_len = (len - done).min(PART);
+            let (here, there) = (remote(from + done, part_len), remote(to + done, part_len));
+            // SAFETY: the local range is only read; the kernel checks both.
             let got =
                 unsafe { libc::process_vm_writev(self.pid, &raw const here, 1, &raw const there, 1, 0) };
-            if moved("process_vm_writev", got)? < part.len() {
-                return Err(CopyError::Outside { at: to as u64, len: bytes.len() });
+            if moved("process_vm_writev", got)? < part_len {
+                return Err(CopyError::Outside { at: to as u64, len });
             }
+            done += part_len;
         }
         Ok(())
     }
@@ -163,12 +173,15 @@ fn range(at: *mut u8, len: usize) -> libc::iovec {
     libc::iovec { iov_base: at.cast(), iov_len: len }
 }
 
+/// Of addresses that the kernel looks at.
 fn remote(addr: usize, len: usize) -> libc::iovec {
-    libc::iovec { iov_base: std::ptr::without_provenance_mut(addr), iov_len: len }
+    libc::iovec { iov_base: std::ptr::with_exposed_provenance_mut(addr), iov_len: len }
 }
 
 /// How many bytes a call moved. None, because the first are nowhere, is not an error here.
 fn moved(call: &'static str, got: libc::ssize_t) -> Result<usize, CopyError> {
+    #[cfg(test)]
+    tests::CALLS.set(tests::CALLS.get() + 1);
     let Err(_) = usize::try_from(got) else { return Ok(got.unsigned_abs()) };
     let error = std::io::Error::last_os_error();
     let cause = Cause::system(call, &error);
@@ -253,6 +266,141 @@ impl IpcMemory for Private {
 
     fn write(&self, to: At<'_>, bytes: &[u8]) -> Result<(), CopyError> {
         let (peer, addr) = self.place(to, bytes.len())?;
-        peer.write(bytes, addr)
+        peer.push(bytes.as_ptr().expose_provenance(), addr, bytes.len())
+    }
+
+    fn copy(&self, from: At<'_>, to: To<'_>, len: usize) -> Result<(), CopyError> {
+        if planted("mem-private-copies-in-steps") {
+            return copy_in_steps(self, from, to, len);
+        }
+        let (peer, addr) = self.place(from, len)?;
+        let to = match (from, to) {
+            (At::Own(from), To::Open(mapped, at)) => {
+                let (peer, to) = self.place(At::Open(mapped, at), len)?;
+                return peer.push(from, to, len);
+            }
+            (At::Open(..), To::Open(..)) => return copy_in_steps(self, from, to, len),
+            (_, To::Own(to)) if to.checked_add(len).is_some() => to,
+            (_, To::Own(to)) => return Err(CopyError::Outside { at: to as u64, len }),
+            (_, To::Memory(memory, at)) => here(memory, at, len)?,
+        };
+        // SAFETY: memory that says how long it is, of which nobody has a reference; or an address that its owner gave to be written
+        // to, and if nothing is there the kernel says so.
+        unsafe { peer.pull(to, addr, len) }
+    }
+
+    fn fill(&self, to: At<'_>, from: &Memory, offset: u64, len: usize) -> Result<(), CopyError> {
+        let from = here(from, offset, len)?;
+        let (peer, addr) = self.place(to, len)?;
+        peer.push(from, addr, len)
+    }
+}
+
+/// Where bytes of memory are, which this process reaches.
+fn here(memory: &Memory, offset: u64, len: usize) -> Result<usize, CopyError> {
+    let outside = CopyError::Outside { at: offset, len };
+    match memory.kind() {
+        Kind::Host => memory.checked(offset, len as u64).map_err(|_| outside),
+        Kind::Device(_) => Err(outside),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+
+    thread_local! {
+        /// System calls of this thread.
+        pub(super) static CALLS: Cell<usize> = const { Cell::new(0) };
+    }
+
+    const LEN: usize = 1 << 20;
+
+    fn bytes(salt: usize) -> Vec<u8> {
+        (0..LEN).map(|at| (at ^ (at >> 8)).wrapping_mul(31).wrapping_add(salt) as u8).collect()
+    }
+
+    /// This process, and itself as a peer that it has opened.
+    fn both() -> (Private, Private, Mapped) {
+        let (own, other) = (Private::new().unwrap(), Private::new().unwrap());
+        let export = other.export(&ALL, Passing::Bytes).unwrap();
+        let mapped = own.open(&export.handle, None).unwrap();
+        (own, other, mapped)
+    }
+
+    #[test]
+    fn a_copy_between_any_two_places_is_whole_and_takes_one_call_each_way() {
+        let (own, _other, mapped) = both();
+        let [a, b] = [own.alloc(LEN).unwrap(), own.alloc(LEN).unwrap()];
+        let memory = Memory::heap(LEN);
+        let at = |addr: usize| At::Open(&mapped, addr as u64);
+        // A write looks for the proof first.
+        let ways: [(&str, usize, At<'_>, To<'_>); 5] = [
+            ("own to own", 1, At::Own(a), To::Own(b)),
+            ("own to memory", 1, At::Own(a), To::Memory(&memory, 0)),
+            ("open to own", 1, at(a), To::Own(b)),
+            ("open to memory", 1, at(a), To::Memory(&memory, 0)),
+            ("own to open", 2, At::Own(a), To::Open(&mapped, b as u64)),
+        ];
+        for (number, (name, calls, from, to)) in ways.into_iter().enumerate() {
+            let sent = bytes(number);
+            own.write(At::Own(a), &sent).unwrap();
+            let before = CALLS.get();
+            own.copy(from, to, LEN).unwrap();
+            assert_eq!(CALLS.get() - before, calls, "{name}");
+            let mut got = vec![0; LEN];
+            match to {
+                To::Memory(memory, at) => memory.read(at, &mut got).unwrap(),
+                _ => own.read(At::Own(b), &mut got).unwrap(),
+            }
+            assert!(got == sent, "{name}");
+        }
+        let sent = bytes(9);
+        memory.write(0, &sent).unwrap();
+        let before = CALLS.get();
+        own.fill(at(b), &memory, 0, LEN).unwrap();
+        assert_eq!(CALLS.get() - before, 2, "memory to open");
+        own.copy(at(b), To::Open(&mapped, a as u64), LEN).unwrap();
+        let mut got = vec![0; LEN];
+        own.read(At::Own(a), &mut got).unwrap();
+        assert!(got == sent, "open to open");
+    }
+
+    #[test]
+    fn where_nothing_is_a_copy_ends_and_says_so() {
+        let (own, _other, mapped) = both();
+        let a = own.alloc(LEN).unwrap();
+        let nowhere = 4096;
+        let memory = Memory::heap(LEN);
+        let failed = [
+            own.copy(At::Own(a), To::Own(nowhere), LEN),
+            own.copy(At::Own(nowhere), To::Own(a), LEN),
+            own.copy(At::Own(a), To::Own(usize::MAX - 5), LEN),
+            own.copy(At::Open(&mapped, nowhere as u64), To::Own(a), LEN),
+            own.copy(At::Own(nowhere), To::Open(&mapped, a as u64), LEN),
+            own.copy(At::Own(a), To::Open(&mapped, nowhere as u64), LEN),
+            own.copy(At::Own(a), To::Memory(&memory, 1), LEN),
+            own.fill(At::Open(&mapped, a as u64), &memory, 1, LEN),
+        ];
+        for (number, result) in failed.into_iter().enumerate() {
+            assert!(matches!(result, Err(CopyError::Outside { .. })), "{number}: {result:?}");
+        }
+    }
+
+    #[test]
+    fn a_process_that_is_another_one_is_copied_neither_from_nor_to() {
+        let (own, other, mapped) = both();
+        let [a, b] = [own.alloc(64).unwrap(), own.alloc(64).unwrap()];
+        own.write(At::Own(a), &[7; 64]).unwrap();
+        // The number is there, and what is at the address is not the proof any more.
+        let place = std::ptr::from_ref(&*other.proof).expose_provenance();
+        own.write(At::Own(place), &(*other.proof ^ 1).to_ne_bytes()).unwrap();
+        assert!(matches!(own.copy(At::Own(a), To::Open(&mapped, b as u64), 64), Err(CopyError::Gone)));
+        let mut got = [1; 64];
+        own.read(At::Own(b), &mut got).unwrap();
+        assert_eq!(got[0], 0, "it is not written before that is known");
+        assert!(matches!(own.copy(At::Open(&mapped, a as u64), To::Own(b), 64), Err(CopyError::Gone)));
     }
 }
