@@ -1,4 +1,4 @@
-//! `trunkline bench p2p --memory host|memfd|cuda|hip|ze`: rows, their checks, what does not go together, and what is missing.
+//! `trunkline bench p2p --memory host|cma|memfd|cuda|hip|ze`: rows, their checks, what does not go together, and what is missing.
 
 #![expect(clippy::expect_used, reason = "a test that cannot go on stops")]
 
@@ -25,8 +25,8 @@ fn text(bytes: &[u8]) -> String {
 }
 
 #[test]
-fn rows_of_both_memories_are_right_and_name_their_interface() {
-    for memory in ["host", "memfd"] {
+fn rows_of_all_memories_are_right_and_name_their_interface() {
+    for memory in ["host", "cma", "memfd"] {
         let arguments = format!("p2p --memory {memory} -b 8 -e 300000 -f 190 -i 40 --json");
         let output = bench(&arguments);
         assert!(output.status.success(), "{}", text(&output.stderr));

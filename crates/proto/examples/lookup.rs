@@ -33,7 +33,7 @@ const NOW: Instant = Instant(1);
 /// As many exports as that, each of 2 MiB.
 fn exported(count: usize) -> Option<Exported> {
     let budget = Amount { entries: count, bytes: u64::MAX };
-    let config = Config { budget, passing: 0, idle: Some(Config::IDLE), hooked: true };
+    let config = Config { budget, passing: 0, idle: Some(Config::IDLE), hooked: true, weightless: false };
     let mut exporter = Exporter::new(config, Mutant::NONE);
     let peer = exporter.join().ok()?;
     let mut memory = Vec::new();

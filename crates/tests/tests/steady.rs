@@ -237,8 +237,10 @@ fn shared_messages_over_two_rails_allocate_nothing() {
 fn hits_on_shared_memory_allocate_nothing() {
     let now = trunkline_proto::time::Instant(1);
     let budget = Amount { entries: 64, bytes: 64 << 20 };
-    let mut exporter =
-        Exporter::new(Config { budget, passing: 4, idle: Some(Config::IDLE), hooked: false }, Bug::NONE);
+    let mut exporter = Exporter::new(
+        Config { budget, passing: 4, idle: Some(Config::IDLE), hooked: false, weightless: false },
+        Bug::NONE,
+    );
     let mut importer = Importer::new(Bug::NONE);
     let (peer, source) = (exporter.join().unwrap(), importer.join().unwrap());
     let place = Place { device: 0, way: Way::Device };

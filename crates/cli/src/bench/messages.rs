@@ -22,18 +22,23 @@ pub(crate) enum Of {
     Host,
     /// A device in a memory file.
     Memfd,
-    /// Memory of GPUs, by the driver that this names.
-    Gpu(&'static str),
+    /// Memory of a kind that is opened by name: that of GPUs, by their driver, and private memory that other processes reach by the
+    /// kernel's calls, or attach.
+    Opened { name: &'static str, kind: &'static str },
 }
 
 impl Of {
-    pub(crate) const NAMES: [&'static str; 5] = ["host", "memfd", "cuda", "hip", "ze"];
+    pub(crate) const NAMES: [&'static str; 6] = ["host", "cma", "memfd", "cuda", "hip", "ze"];
 
     pub(crate) fn named(name: &str) -> Option<Self> {
         match name {
             "host" => Some(Self::Host),
             "memfd" => Some(Self::Memfd),
-            other => AnyMemory::GPUS.into_iter().find(|name| *name == other).map(Self::Gpu),
+            "cma" => Some(Self::Opened { name: "cma", kind: "private" }),
+            other => {
+                let found = AnyMemory::GPUS.into_iter().find(|name| *name == other);
+                found.map(|name| Self::Opened { name, kind: name })
+            }
         }
     }
 
@@ -41,7 +46,7 @@ impl Of {
         match self {
             Self::Host => "host",
             Self::Memfd => "memfd",
-            Self::Gpu(name) => name,
+            Self::Opened { name, .. } => name,
         }
     }
 }
@@ -123,8 +128,8 @@ pub(crate) fn run(settings: &Settings, world: &World) -> Result<u64, BenchError>
             let messages = Messages::start(world, device)?;
             Bench { settings, messages, to_send, to_receive }.rows()
         }
-        Of::Gpu(name) => {
-            let memory = device_of(name, world.rank())?;
+        Of::Opened { kind, .. } => {
+            let memory = device_of(kind, world.rank())?;
             let make = || memory.alloc(most).map(|addr| Buffer::own(addr, most));
             let to_send = make().map_err(MessageError::from)?;
             let to_receive = make().map_err(MessageError::from)?;

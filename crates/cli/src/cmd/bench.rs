@@ -34,6 +34,7 @@ Examples:
   trunkline bench rma                                one-sided: put, get, atomics, signals; see bench rma --help
   trunkline bench device                             device queues; see bench device --help
   trunkline bench p2p --memory host                  inside this host by the Rust API, without plugin or NIC
+  trunkline bench p2p --memory cma                   the same, each message copied once by the kernel
   trunkline bench p2p --memory memfd                 the same of memory that the other rank maps, as a GPU's is
   trunkline bench p2p --memory cuda                  the same of memory of GPUs
   trunkline bench p2p --plot p2p.svg                 the table, and a picture of it
@@ -52,9 +53,9 @@ the collective, so that it compares with the speed of the wire. #wrong counts wr
 the verified runs, damaged guard bytes included; it should always be 0, and the exit status is 1
 when it is not (2 when the run failed).
 
-With --memory host, memfd, cuda, hip or ze, p2p measures tagged messages between two ranks of this host by
-the Rust API (crate trunkline, messages): of private memory, of a device in a memory file that behaves as a
-GPU's driver does, or of GPUs by their driver (rank N uses GPU N, or both the first). One buffer is sent and one received into, over and over; short round trips are timed 16
+With --memory host, cma, memfd, cuda, hip or ze, p2p measures tagged messages between two ranks of this host by
+the Rust API (crate trunkline, messages): of private memory by way of a stage that both copy through (host) or by
+process_vm_readv, or XPMEM where that is (cma), of a device in a memory file that behaves as a GPU's driver does, or of GPUs by their driver (rank N uses GPU N, or both the first). One buffer is sent and one received into, over and over; short round trips are timed 16
 at a time. The column memcpy is what one core copies between two such buffers.
 
 --merge fuses NICs as NCCL does where NCCL_NET_FORCE_MERGE or NCCL_NET_MERGE_LEVEL say so. This
@@ -161,7 +162,7 @@ pub(crate) struct BenchArgs {
     #[arg(long)]
     near: bool,
     /// Memory that is sent and received: of the plugin's messages private, shared or huge [default: private]; of p2p also
-    /// host, memfd, cuda, hip or ze, which measures tagged messages inside this host by the Rust API.
+    /// host, cma, memfd, cuda, hip or ze, which measures tagged messages inside this host by the Rust API.
     #[arg(long, value_name = "KIND", value_parser = memory_parser())]
     memory: Option<String>,
     /// Flush after each receive.
@@ -298,7 +299,7 @@ fn messages(args: &BenchArgs, of: bench::messages::Of) -> Result<ExitCode, Bench
     let usage = |text: &str| Err(BenchError::Usage(text.to_owned()));
     if args.what.as_deref() != Some("p2p") {
         return usage(
-            "--memory host, memfd, cuda, hip and ze are for p2p: what collectives use is private, shared or huge",
+            "--memory host, cma, memfd, cuda, hip and ze are for p2p: what collectives use is private, shared or huge",
         );
     }
     let of_plugins = args.plugin.is_some() || args.abi.is_some() || args.merge.is_some();

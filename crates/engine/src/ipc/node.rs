@@ -21,7 +21,7 @@ use super::{ArrivalId, Broken, JoinError, Neighbour, Notice, OPERATIONS_MAX};
 pub struct Config {
     /// A random name of this process, another one after each start.
     pub process: [u8; 16],
-    /// What may be exported, and for how long.
+    /// What may be exported, and for how long. Whether exports weigh nothing the kind of memory says, whatever stands here.
     pub exporting: Exporting,
     /// How handles go; the kind of memory says which of the two it can.
     pub passing: Passing,
@@ -38,7 +38,8 @@ impl Config {
     /// The defaults, for that process: what is kept is at most so much.
     #[must_use]
     pub const fn new(process: [u8; 16], budget: Amount) -> Self {
-        let exporting = Exporting { budget, passing: 64, idle: Some(Exporting::IDLE), hooked: false };
+        let exporting =
+            Exporting { budget, passing: 64, idle: Some(Exporting::IDLE), hooked: false, weightless: false };
         let (place, leaving) = (Place { device: 0, way: Way::Device }, Duration::secs(2));
         Self { process, exporting, passing: Passing::Bytes, place, leaving, mutant: Mutant::NONE }
     }
@@ -97,6 +98,9 @@ impl<M: IpcMemory, S: OobStream> Node<M, S> {
     /// One that shares that kind of memory, with nobody yet.
     #[must_use]
     pub fn new(memory: M, mut config: Config) -> Self {
+        // What nobody maps keeps no memory from being freed.
+        config.exporting.weightless =
+            !memory.caps().maps && !config.mutant.is("ipc-node-weighs-what-is-not-kept");
         // What is lent is for the device that copies for the host, where there are several.
         if let Some(User::Device(device)) = memory.user(None) {
             config.place = Place { device, way: Way::Device };

@@ -196,7 +196,7 @@ struct Exporting {
 impl Exporting {
     fn new() -> Option<Self> {
         let budget = Amount { entries: 4, bytes: 64 };
-        let config = Config { budget, passing: 2, idle: None, hooked: false };
+        let config = Config { budget, passing: 2, idle: None, hooked: false, weightless: false };
         let mut exporter = Exporter::new(config, Mutant::NONE);
         let peer = exporter.join().ok()?;
         Some(Self { exporter, peer, pins: Vec::new(), allocations: 0 })

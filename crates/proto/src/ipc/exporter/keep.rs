@@ -98,7 +98,7 @@ impl Exporter {
     /// One that goes with its last message is kept from now on, if there is room.
     pub(super) fn adopt(&mut self, id: SlotId) {
         let Some(entry) = self.entries.get(id).filter(|entry| entry.passing) else { return };
-        let one = Amount::one(entry.memory.span.len());
+        let one = self.config.one(entry.memory);
         if self.closing || !self.live.and(self.zombies).and(one).fits(self.config.budget) {
             return;
         }
@@ -112,7 +112,7 @@ impl Exporter {
     /// One that is in use goes with its last message from now on.
     fn let_pass(&mut self, id: SlotId) {
         let Some(entry) = self.entries.get_mut(id) else { return };
-        let one = Amount::one(entry.memory.span.len());
+        let one = self.config.one(entry.memory);
         entry.passing = true;
         self.live -= one;
         self.passing += one;

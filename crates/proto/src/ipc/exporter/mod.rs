@@ -58,11 +58,18 @@ pub struct Config {
     pub idle: Option<Duration>,
     /// Whether a hook tells of all memory that is freed.
     pub hooked: bool,
+    /// Whether an export keeps no memory from being freed, as where others copy by the kernel's calls: its bytes count as none then.
+    pub weightless: bool,
 }
 
 impl Config {
     /// For how long an export is kept by default that no message uses.
     pub const IDLE: Duration = Duration::secs(30);
+
+    /// What one export of that memory counts.
+    fn one(&self, memory: Allocation) -> Amount {
+        Amount::one(if self.weightless { 0 } else { memory.span.len() })
+    }
 }
 
 /// What a process has exported.

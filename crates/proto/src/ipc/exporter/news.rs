@@ -1,6 +1,6 @@
 //! News of messages, peers and the driver, and what is to be done next.
 
-use super::counts::{Amount, Why};
+use super::counts::Why;
 use super::entry::{Pin, State};
 use super::memory::Allocation;
 use super::peer::{Held, PeerId, Toward};
@@ -166,7 +166,7 @@ impl Exporter {
     pub fn unexported(&mut self, name: Name) -> Result<(), NewsError> {
         let entry = self.entries.get(name.id()).filter(|entry| entry.state == State::Ending);
         let Some(entry) = entry else { return Err(NewsError::NoExport) };
-        self.zombies -= Amount::one(entry.memory.span.len());
+        self.zombies -= self.config.one(entry.memory);
         self.remove(name.id());
         Ok(())
     }

@@ -1,7 +1,6 @@
 //! The end of an export: it is found no more, its peers let it go, and then the driver has it back.
 
 use super::Exporter;
-use super::counts::Amount;
 use super::entry::{Entry, State};
 use super::peer::Held;
 use crate::slots::SlotId;
@@ -43,7 +42,7 @@ impl Exporter {
     /// One that is live and in no queue is over: whoever was told of it is to let it go, once no message uses it there.
     pub(super) fn condemn(&mut self, id: SlotId) {
         let Some(entry) = self.entries.get_mut(id) else { return };
-        let one = Amount::one(entry.memory.span.len());
+        let one = self.config.one(entry.memory);
         entry.state = State::Retiring;
         if entry.passing {
             self.passing -= one

@@ -1,6 +1,6 @@
 //! A message asks for its memory: what is found, what is missing, and what is exported for it.
 
-use super::counts::{Amount, Why};
+use super::counts::Why;
 use super::entry::{Entry, Export, Pin, Sent, State};
 use super::memory::{Allocation, Known};
 use super::peer::{Held, PeerId};
@@ -211,7 +211,7 @@ impl Exporter {
     /// An allocation that is not exported: what was at its addresses is over, and it is exported if there is room.
     fn begin(&mut self, memory: Allocation, ask: &Ask, now: Instant) -> Shared {
         self.displace(memory);
-        let one = Amount::one(memory.span.len());
+        let one = self.config.one(memory);
         if let Err(why) = self.make_room(one, ask.passing) {
             return self.fall_back(why);
         }
@@ -283,7 +283,7 @@ impl Exporter {
         let id = export.pin.name.id();
         let entry = self.entries.get(id).filter(|entry| entry.state == State::Exporting);
         let Some(entry) = entry else { return Err(NewsError::NoExport) };
-        let (one, passing) = (Amount::one(entry.memory.span.len()), entry.passing);
+        let (one, passing) = (self.config.one(entry.memory), entry.passing);
         self.unlist(id);
         if passing {
             self.passing -= one

@@ -39,7 +39,13 @@ fn at(seconds: u64) -> Instant {
 }
 
 const fn config(entries: usize, bytes: u64) -> Config {
-    Config { budget: Amount { entries, bytes }, passing: 4, idle: Some(IDLE), hooked: false }
+    Config {
+        budget: Amount { entries, bytes },
+        passing: 4,
+        idle: Some(IDLE),
+        hooked: false,
+        weightless: false,
+    }
 }
 
 /// An exporter with a peer, and what a driver and a stream would do for it.

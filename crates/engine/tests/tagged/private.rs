@@ -1,0 +1,100 @@
+//! Messages of private memory, which processes reach by the kernel's calls and nobody maps.
+
+use trunkline_engine::host::{UnixHost, UnixStream};
+use trunkline_engine::ipc::{Buffer, Config as Sharing};
+use trunkline_engine::tagged::{Begun, Config, Done, Endpoint, Failed, PeerId, RequestId};
+use trunkline_fabric::{Host as _, Oob as _, OobListener as _};
+use trunkline_mem::ipc::Private;
+use trunkline_proto::ipc::exporter::Amount;
+use trunkline_proto::time::{Duration, Instant};
+use trunkline_proto::wire::tagged::Inbox;
+
+use crate::two::{ALL, pattern, planted};
+
+const LEN: usize = 100_000;
+
+struct Pair {
+    sender: Endpoint<Private, UnixStream>,
+    receiver: Endpoint<Private, UnixStream>,
+    to: PeerId,
+    from: PeerId,
+    now: Instant,
+}
+
+impl Pair {
+    fn new() -> Self {
+        let (host, now) = (UnixHost::new(|_, _| {}), Instant(0));
+        let inbox = Inbox::new(1024, 512, 1 << 18).unwrap();
+        // Less than there are addresses: what is exported is all of them.
+        let budget = Amount { entries: 16, bytes: 1 << 40 };
+        let endpoint = |number: u8| {
+            let sharing = Sharing { mutant: planted(), ..Sharing::new([number; 16], budget) };
+            Endpoint::new(Private::new().unwrap(), Config { sharing, inbox }, now)
+        };
+        let (mut sender, mut receiver) = (endpoint(1), endpoint(2));
+        let mut listener = host.oob().listen().unwrap();
+        let from = receiver.join(host.oob().connect(&listener.address()).unwrap()).unwrap();
+        let to = loop {
+            if let Some(stream) = listener.accept().unwrap() {
+                break sender.join(stream).unwrap();
+            }
+        };
+        let mut pair = Self { sender, receiver, to, from, now };
+        pair.until("the two meet", |pair| {
+            (pair.sender.event().is_some() | pair.receiver.event().is_some()).then_some(())
+        });
+        (0..50).for_each(|_| pair.step());
+        pair
+    }
+
+    fn step(&mut self) {
+        self.now = self.now + Duration::micros(100);
+        self.sender.progress(self.now);
+        self.receiver.progress(self.now);
+    }
+
+    fn until<T>(&mut self, what: &str, mut is: impl FnMut(&mut Self) -> Option<T>) -> T {
+        for _ in 0..100_000 {
+            if let Some(found) = is(self) {
+                return found;
+            }
+            self.step();
+        }
+        panic!("{what}: that did not come");
+    }
+
+    fn send(&mut self, buffer: &Buffer) -> RequestId {
+        let to = self.to;
+        self.until("a message goes", |pair| match pair.sender.send(to, 1, buffer).unwrap() {
+            Begun::Request(request) => Some(request),
+            Begun::Done => panic!("a long message goes at once"),
+            Begun::Busy => None,
+        })
+    }
+
+    fn sent(&mut self, request: RequestId) -> Result<Done, Failed> {
+        self.until("it is sent", |pair| pair.sender.test(request))
+    }
+
+    fn received(&mut self, request: RequestId) -> Result<Done, Failed> {
+        self.until("it is received", |pair| pair.receiver.test(request))
+    }
+}
+
+#[test]
+fn messages_of_private_memory_are_copied_once_and_weigh_nothing() {
+    let mut pair = Pair::new();
+    for round in 0..3 {
+        let (source, mut target) = (pattern(LEN, round), vec![0_u8; LEN]);
+        let own = |at: usize| Buffer::own(at, LEN as u64);
+        let into = own(target.as_mut_ptr().expose_provenance());
+        let received = pair.receiver.receive(Some(pair.from), (1, ALL), into).unwrap();
+        let sent = pair.send(&own(source.as_ptr().expose_provenance()));
+        assert!(pair.received(received).is_ok() && pair.sent(sent).is_ok());
+        assert!(target == source, "round {round}");
+    }
+    let (sender, receiver) = (pair.sender.counts(), pair.receiver.counts());
+    assert_eq!((receiver.mapped, sender.staged, sender.fallbacks), (3, 0, 0));
+    let usage = pair.sender.node().exporter().usage();
+    assert_eq!((usage.live.entries, usage.live.bytes), (1, 0));
+}
