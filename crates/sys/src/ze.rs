@@ -153,6 +153,9 @@ pub type DriverGet = unsafe extern "C" fn(count: *mut u32, drivers: *mut *mut Ze
 /// `zeDeviceGet`.
 pub type DeviceGet =
     unsafe extern "C" fn(driver: *mut ZeDriver, count: *mut u32, devices: *mut *mut ZeDevice) -> Status;
+/// `zeDeviceGetSubDevices`: the tiles of a device, each of which is a device, too.
+pub type DeviceGetSubDevices =
+    unsafe extern "C" fn(device: *mut ZeDevice, count: *mut u32, tiles: *mut *mut ZeDevice) -> Status;
 /// `zeContextCreate`.
 pub type ContextCreate = unsafe extern "C" fn(
     driver: *mut ZeDriver,
@@ -230,6 +233,8 @@ pub struct Calls {
     pub driver_get: DriverGet,
     /// A driver's devices.
     pub device_get: DeviceGet,
+    /// A device's tiles.
+    pub device_get_sub_devices: DeviceGetSubDevices,
     /// A context, of which addresses and handles are.
     pub context_create: ContextCreate,
     /// Its end.
@@ -259,10 +264,11 @@ pub struct Calls {
 }
 
 /// The symbol of each field of [`Calls`], in order.
-pub const SYMBOLS: [&CStr; 16] = [
+pub const SYMBOLS: [&CStr; 17] = [
     c"zeInit",
     c"zeDriverGet",
     c"zeDeviceGet",
+    c"zeDeviceGetSubDevices",
     c"zeContextCreate",
     c"zeContextDestroy",
     c"zeMemAllocDevice",

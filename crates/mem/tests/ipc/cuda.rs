@@ -2,6 +2,7 @@
 
 use trunkline_mem::ipc::Passing;
 
+use crate::devices;
 use crate::peer::{Pattern, Place, Process, World};
 use crate::stub::is_there;
 
@@ -134,41 +135,10 @@ fn both_sorts_of_memory_live_side_by_side() {
 
 #[test]
 fn each_device_of_an_importer_has_its_own_mapping() {
-    let Some(world) = world("cuda", 64) else { return };
-    let owner = world.process();
-    world.set("STUB_DEVICES", 2);
-    let importer = world.process();
-    let contexts = importer.number("stub_contexts", 0);
-    let addr = owner.alloc(SEGMENT).unwrap();
-    owner.fill(Place::Own(addr), SEGMENT, ONE).unwrap();
-    let parcel = exported(&owner, addr);
-    let opens = [0, 1].map(|device| importer.open_for(&parcel, device).unwrap());
-    assert_eq!(importer.number("stub_opens", 0), 2);
-    let places = opens.map(|open| importer.address(open));
-    assert_ne!(places[0], places[1]);
-    for (device, open) in (0..).zip(opens) {
-        assert!(importer.open_for(&parcel, device).unwrap_err().starts_with("AlreadyMapped"));
-        // Each is copied by its own device, and refused the other one.
-        assert_eq!(importer.check(Place::Open(open, 0), SEGMENT, ONE), Ok(0), "{device}");
-    }
-    // What is mapped of memory that was freed is in the way of what lies there now, whichever device it is for.
-    importer.close(opens[0]);
-    owner.free(addr);
-    assert_eq!(owner.alloc(2 * SEGMENT), Ok(addr));
-    owner.fill(Place::Own(addr), 2 * SEGMENT, TWO).unwrap();
-    let parcel = exported(&owner, addr);
-    assert!(importer.open_for(&parcel, 0).unwrap_err().starts_with("Overlap"));
-    importer.close(opens[1]);
-    let open = importer.open_for(&parcel, 0).unwrap();
-    assert_eq!(importer.check(Place::Open(open, 0), 2 * SEGMENT, TWO), Ok(0));
-    importer.close(open);
-    // The context of the second device is kept, and nothing else.
-    assert_eq!(importer.number("stub_contexts", 0), contexts + 1);
-    // Memory of either device is this process's own.
-    let second = importer.vendor("on_device", &[SEGMENT as u64, 1]).unwrap() as usize;
-    assert_eq!(importer.find(second).unwrap().device, 1);
-    importer.fill(Place::Own(second), SEGMENT, TWO).unwrap();
-    assert_eq!(importer.check(Place::Own(second), SEGMENT, TWO), Ok(0));
+    let importer = devices::each_has_its_own_mapping("cuda", &[("STUB_DEVICES", 2)], [0, 1]);
+    // The contexts of both are kept, once for the value that has mapped and once for each that has allocated, and nothing else.
+    let contexts = importer.map(|importer| importer.number("stub_contexts", 0));
+    assert!(contexts.is_none_or(|contexts| contexts == 4), "{contexts:?}");
 }
 
 #[test]

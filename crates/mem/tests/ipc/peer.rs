@@ -523,7 +523,8 @@ impl Server {
                 reply(&[stub::number(library, std::str::from_utf8(tail).unwrap(), a)])
             }
             Op::Vendor => {
-                reply(&[crate::vendor::also(&*self.subject, std::str::from_utf8(tail).unwrap(), args)?])
+                let name = std::str::from_utf8(tail).unwrap();
+                reply(&[crate::vendor::also(&self.kind, &*self.subject, name, args)?])
             }
             Op::Anew => {
                 std::mem::forget(std::mem::replace(&mut self.subject, make(&self.kind, None)));

@@ -1,7 +1,7 @@
 //! Libraries in C that stand for vendors' drivers and for XPMEM's, compiled here and opened by the product in their place; and the memory file that
 //! drivers all have their device in, and the folder that stands for XPMEM's module. What they do is in `stub/`, one file a library.
 
-use std::ffi::CString;
+use std::ffi::{CString, c_char};
 use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -173,4 +173,15 @@ pub(crate) fn number(library: &str, name: &str, argument: u64) -> u64 {
     let ask = ask.unwrap();
     // SAFETY: as above.
     unsafe { ask(argument) }
+}
+
+/// Has a stub make memory of some sort, so many bytes of it; where.
+pub(crate) fn make(library: &str, sort: &str, len: u64) -> Option<u64> {
+    let library = std::mem::ManuallyDrop::new(open(library));
+    let sort = CString::new(sort).unwrap();
+    // SAFETY: this function of a stub takes a text and a number, and gives one.
+    let make = unsafe { library.get::<unsafe extern "C" fn(*const c_char, u64) -> u64>(b"stub_make\0") };
+    let make = make.unwrap();
+    // SAFETY: a text that ends with zero.
+    Some(unsafe { make(sort.as_ptr(), len) }).filter(|at| *at != 0)
 }

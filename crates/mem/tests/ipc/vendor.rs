@@ -6,7 +6,7 @@ use std::mem::ManuallyDrop;
 use std::sync::Mutex;
 
 use libloading::os::unix::Library;
-use trunkline_mem::ipc::{At, Caps, Cuda, Hip, IpcMemory, LevelZero, Passing};
+use trunkline_mem::ipc::{AnyMemory, At, Caps, Cuda, Hip, IpcMemory, LevelZero, Passing};
 use trunkline_sys::cuda_ipc::{self as cuda, MemAccessDesc};
 
 use crate::peer::Parcel;
@@ -187,14 +187,23 @@ impl Subject for Segments {
 }
 
 /// What a test has a driver do besides.
-pub(crate) fn also(subject: &dyn Subject, name: &str, arguments: [u64; 6]) -> Result<u64, String> {
+pub(crate) fn also(
+    kind: &str,
+    subject: &dyn Subject,
+    name: &str,
+    arguments: [u64; 6],
+) -> Result<u64, String> {
     let [a, b, ..] = arguments;
+    if let Some(sort) = name.strip_prefix("make ") {
+        return stub::make(stub::library_of(kind).unwrap(), sort, a).ok_or_else(|| "OutOfMemory".to_owned());
+    }
     match name {
         // Two segments, behind each other.
         "segments" => Ok(Segments::new().keep(&[a as usize, b as usize], 1)? as u64),
-        // What `cudaMalloc` gives for another device.
+        // What the driver gives for another device.
         "on_device" => {
-            let other = ManuallyDrop::new(Cuda::open_device(b as u32).map_err(text)?);
+            let kind = kind.trim_end_matches("_segment");
+            let other = ManuallyDrop::new(AnyMemory::open(kind, b as u32).map_err(text)?);
             Ok(other.alloc(a as usize).map_err(text)? as u64)
         }
         // One that may not be exported.

@@ -4,7 +4,7 @@
 //! Every call is made in the primary context of a device, which is borrowed for it and kept as long as the value: the thread has its
 //! own context back afterwards. Memory of others is mapped in the context of the device that copies it, as the driver has it, of each
 //! such device anew: of the one that a buffer of this process is of, and for memory of the host of the one that was opened. Virtual memory may be one behind the other in several segments, of which each is an allocation of its
-//! own: bytes of several go another way ([`Driver::goes_on`]). Memory of pools (`cudaMallocAsync`) is not exported, nor is what was not
+//! own: bytes of several go another way. Memory of pools (`cudaMallocAsync`) is not exported, nor is what was not
 //! made for it.
 
 mod calls;
@@ -15,12 +15,11 @@ use std::ffi::{c_uint, c_void};
 use std::fmt;
 use std::os::fd::OwnedFd;
 use std::ptr;
-use std::sync::{Mutex, PoisonError};
 
 use trunkline_sys::cuda::{STREAM_NON_BLOCKING, Stream, memory_type, pointer_attribute, status};
 use trunkline_sys::cuda_ipc::{Calls, MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR};
 
-use super::driven::{Driven, Driver, Sealed, Way};
+use super::driven::{Driven, Driver, Each, Sealed, Way, among};
 use super::error::{Cause, ExportError, OpenError};
 use super::{Allocation, AllocationId, Caps, Handle, NoMemory, Passing, planted};
 use crate::gpu::cuda::Cuda as Library;
@@ -49,8 +48,8 @@ pub struct CudaDriver {
     cuda: Library,
     calls: Calls,
     device: u32,
-    /// By the numbers of devices: those whose context is kept have a stream, others null.
-    streams: Mutex<Vec<*mut Stream>>,
+    /// Of those devices whose context is kept.
+    streams: Each<Stream>,
 }
 
 // SAFETY: the driver may be called by any thread, and locks what it keeps for a stream.
@@ -95,7 +94,7 @@ impl CudaDriver {
         if device >= cuda.devices() {
             return Err(NoMemory::Device { vendor: "NVIDIA", device, devices: cuda.devices() });
         }
-        let streams = Mutex::new(vec![ptr::null_mut(); cuda.devices() as usize]);
+        let streams = Each::of(cuda.devices());
         let this = Self { cuda, calls, device, streams };
         this.stream(device).map_err(Missing::Driver)?;
         Ok(this)
@@ -103,21 +102,16 @@ impl CudaDriver {
 
     /// The stream of a device, whose context is kept from the first time on.
     fn stream(&self, device: u32) -> Result<*mut Stream, CallError> {
-        let mut streams = self.streams.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut made = streams.get(device as usize).copied().unwrap_or(ptr::null_mut());
-        if !made.is_null() {
-            return Ok(made);
-        }
-        self.cuda.keep(device)?;
-        let created = self.call(device, "cuStreamCreate", || {
-            // SAFETY: writes a handle to a place of ours, in the device's context.
-            unsafe { (self.calls.stream_create)(&raw mut made, STREAM_NON_BLOCKING) }
-        });
-        created.inspect_err(|_| self.cuda.release(device))?;
-        if let Some(stream) = streams.get_mut(device as usize) {
-            *stream = made;
-        }
-        Ok(made)
+        self.streams.get(device, || {
+            let mut made = ptr::null_mut();
+            self.cuda.keep(device)?;
+            let created = self.call(device, "cuStreamCreate", || {
+                // SAFETY: writes a handle to a place of ours, in the device's context.
+                unsafe { (self.calls.stream_create)(&raw mut made, STREAM_NON_BLOCKING) }
+            });
+            created.inspect_err(|_| self.cuda.release(device))?;
+            Ok(made)
+        })
     }
 
     /// Calls in a device's context.
@@ -200,10 +194,6 @@ impl Driver for CudaDriver {
         Ok(self.look(addr)?.map(|(found, _)| found))
     }
 
-    fn goes_on(&self) -> bool {
-        true
-    }
-
     fn export(
         &self,
         of: &Allocation,
@@ -229,10 +219,9 @@ impl Driver for CudaDriver {
         kind == Handle::CUDA
     }
 
-    /// With one device there is nothing to tell apart.
     fn device_for(&self, own: Option<u32>) -> Option<u32> {
-        let several = self.cuda.devices() > 1 && !planted("mem-cuda-maps-for-one-device");
-        several.then(|| own.filter(|own| *own < self.cuda.devices()).unwrap_or(self.device))
+        let told_apart = among(self.cuda.devices(), self.device, own);
+        told_apart.filter(|_| !planted("mem-cuda-maps-for-one-device"))
     }
 
     fn open(
@@ -309,8 +298,7 @@ impl Driver for CudaDriver {
 
 impl Drop for CudaDriver {
     fn drop(&mut self) {
-        let streams = std::mem::take(self.streams.get_mut().unwrap_or_else(PoisonError::into_inner));
-        for (device, stream) in (0..).zip(streams).filter(|(_, stream)| !stream.is_null()) {
+        for (device, stream) in self.streams.take() {
             // What cannot be given back is the driver's until the process ends.
             let _ = self.call(device, "cuStreamDestroy", || {
                 // SAFETY: a stream of ours, on which nothing is under way.

@@ -36,11 +36,6 @@ pub trait Driver: fmt::Debug + Send + Sync {
     /// The driver does not answer.
     fn find(&self, addr: usize) -> Result<Option<Allocation>, Cause>;
 
-    /// Whether what lies behind an allocation may go on as one with it.
-    fn goes_on(&self) -> bool {
-        false
-    }
-
     /// Makes a handle of an allocation: fills in what is the driver's own, and tells what goes along.
     ///
     /// # Errors
@@ -65,9 +60,7 @@ pub trait Driver: fmt::Debug + Send + Sync {
 
     /// The device that memory of others is mapped for, if it is to be copied from or to memory of that device, or of the host. `None`: one
     /// mapping is for all of them.
-    fn device_for(&self, _own: Option<u32>) -> Option<u32> {
-        None
-    }
+    fn device_for(&self, own: Option<u32>) -> Option<u32>;
 
     /// Maps what a handle is of, for that device of [`Driver::device_for`]; where. How many bytes are there is asked then.
     ///
@@ -95,7 +88,7 @@ pub trait Driver: fmt::Debug + Send + Sync {
     /// What the driver says; then it is still there.
     fn close(&self, addr: usize, opened: &Self::Opened) -> Result<(), Cause>;
 
-    /// Has that device of [`Driver::device_for`] copy bytes, and waits until they are there.
+    /// Has that device of [`Driver::device_for`] copy bytes, which are in one allocation at each end, and waits until they are there.
     ///
     /// # Errors
     /// What the driver says.

@@ -6,6 +6,7 @@
 //! to none is the driver: it is refused all, and the driver not called.
 
 mod driver;
+mod each;
 mod imports;
 mod sealed;
 
@@ -13,6 +14,7 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 pub(super) use driver::{Driver, Way};
+pub(super) use each::{Each, among};
 pub(super) use sealed::Sealed;
 
 use self::imports::Imports;
@@ -91,45 +93,105 @@ impl<D: Driver> Driven<D> {
         found.filter(|found| found.offset_of(addr).is_some()).ok_or(FindError::Unknown { addr })
     }
 
-    /// The device that own bytes are of, if they are all there, one piece behind the other.
-    fn own_device(
+    /// The device that own bytes are of and how many of them are in the first of their pieces, if they are all there, one piece behind the other.
+    fn own(
         &self,
         imports: &Imports<D::Opened>,
         addr: usize,
         len: usize,
-    ) -> Result<Option<u32>, CopyError> {
+    ) -> Result<Option<(u32, usize)>, CopyError> {
         let Some(end) = addr.checked_add(len) else { return Ok(None) };
-        let (mut at, mut device) = (addr, None);
+        let (mut at, mut first) = (addr, None);
         for _ in 0..PIECES_MAX {
             let found = match self.find(imports, at) {
                 Ok(found) => found,
                 Err(FindError::Other(cause)) => return Err(CopyError::Other(cause)),
                 Err(_) => return Ok(None),
             };
-            device = device.or(Some(found.device));
             at = found.base.saturating_add(found.len);
-            if at >= end || !self.driver.goes_on() {
-                return Ok(device.filter(|_| at >= end));
+            first = first.or(Some((found.device, at.min(end) - addr)));
+            if at >= end {
+                return Ok(first);
             }
         }
         Ok(None)
     }
 
-    /// Where bytes are, and which device is to copy them.
-    fn address(
-        &self,
-        imports: &Imports<D::Opened>,
-        at: At<'_>,
-        len: usize,
-    ) -> Result<(usize, Option<u32>), CopyError> {
-        match at {
-            At::Own(addr) => match self.own_device(imports, addr, len)? {
-                Some(device) => Ok((addr, self.driver.device_for(Some(device)))),
+    /// Where bytes are.
+    fn spot(&self, imports: &Imports<D::Opened>, place: Place<'_>, len: usize) -> Result<Spot, CopyError> {
+        match place {
+            Place::Host(addr) => Ok(Spot { addr, device: None, is_open: false, piece: len }),
+            Place::Device(At::Own(addr)) => match self.own(imports, addr, len)? {
+                Some((device, piece)) => {
+                    let device = self.driver.device_for(Some(device));
+                    Ok(Spot { addr, device, is_open: false, piece })
+                }
                 None => Err(CopyError::Outside { at: addr as u64, len }),
             },
-            At::Open(mapped, offset) => imports.address(mapped, offset, len),
+            Place::Device(At::Open(mapped, offset)) => {
+                let (addr, device) = imports.address(mapped, offset, len)?;
+                Ok(Spot { addr, device, is_open: true, piece: len })
+            }
         }
     }
+
+    /// Has devices copy bytes, in parts that are in one piece at both ends: drivers refuse, or cut off, what is not. Nothing is copied unless all
+    /// of it is there.
+    ///
+    /// # Safety
+    /// As [`Driver::transfer`].
+    unsafe fn transfer(&self, to: Place<'_>, from: Place<'_>, len: usize) -> Result<(), CopyError> {
+        self.check_process().map_err(CopyError::Refused)?;
+        let imports = self.imports();
+        let way = match (to, from) {
+            (_, Place::Host(_)) => Way::In,
+            (Place::Host(_), _) => Way::Out,
+            _ => Way::Across,
+        };
+        let mut done = 0;
+        loop {
+            let left = len - done;
+            let (to, from) = (to.plus(done), from.plus(done));
+            let (to, from) = (self.spot(&imports, to, left)?, self.spot(&imports, from, left)?);
+            // What is open is of use to the device alone that it is mapped for.
+            let device = if to.is_open && !from.is_open { to.device } else { from.device.or(to.device) };
+            let part = if planted("mem-gpu-copies-over-seams") { left } else { to.piece.min(from.piece) };
+            // SAFETY: the caller's promise.
+            let copied = unsafe { self.driver.transfer(to.addr, from.addr, part, (way, device)) };
+            copied.map_err(CopyError::Other)?;
+            done += part;
+            if done >= len {
+                return Ok(());
+            }
+        }
+    }
+}
+
+/// An end of a copy.
+#[derive(Clone, Copy)]
+enum Place<'a> {
+    Device(At<'a>),
+    /// An address of the host.
+    Host(usize),
+}
+
+impl Place<'_> {
+    fn plus(self, bytes: usize) -> Self {
+        match self {
+            Self::Device(at) => Self::Device(at.plus(bytes)),
+            Self::Host(addr) => Self::Host(addr.saturating_add(bytes)),
+        }
+    }
+}
+
+/// Where it is.
+struct Spot {
+    addr: usize,
+    /// Who copies it, where devices are told apart and it is of one.
+    device: Option<u32>,
+    is_open: bool,
+    /// So many of its bytes are in one piece.
+    piece: usize,
 }
 
 impl<D: Driver> IpcMemory for Driven<D> {
@@ -143,7 +205,7 @@ impl<D: Driver> IpcMemory for Driven<D> {
     }
 
     fn holds(&self, addr: usize, len: usize) -> bool {
-        self.check_process().is_ok() && matches!(self.own_device(&self.imports(), addr, len), Ok(Some(_)))
+        self.check_process().is_ok() && matches!(self.own(&self.imports(), addr, len), Ok(Some(_)))
     }
 
     fn export(&self, of: &Allocation, how: Passing) -> Result<Export, ExportError> {
@@ -242,52 +304,31 @@ impl<D: Driver> IpcMemory for Driven<D> {
     }
 
     fn read(&self, from: At<'_>, out: &mut [u8]) -> Result<(), CopyError> {
-        self.check_process().map_err(CopyError::Refused)?;
-        let imports = self.imports();
-        let (from, device) = self.address(&imports, from, out.len())?;
         let to = out.as_mut_ptr().expose_provenance();
         // SAFETY: an exclusive borrow, as long as the call.
-        let done = unsafe { self.driver.transfer(to, from, out.len(), (Way::Out, device)) };
-        done.map_err(CopyError::Other)
+        unsafe { self.transfer(Place::Host(to), Place::Device(from), out.len()) }
     }
 
     fn write(&self, to: At<'_>, bytes: &[u8]) -> Result<(), CopyError> {
-        self.check_process().map_err(CopyError::Refused)?;
-        let imports = self.imports();
-        let (to, device) = self.address(&imports, to, bytes.len())?;
         let from = bytes.as_ptr().expose_provenance();
         // SAFETY: borrowed as long as the call, and only read.
-        let done = unsafe { self.driver.transfer(to, from, bytes.len(), (Way::In, device)) };
-        done.map_err(CopyError::Other)
+        unsafe { self.transfer(Place::Device(to), Place::Host(from), bytes.len()) }
     }
 
     fn copy(&self, from: At<'_>, to: To<'_>, len: usize) -> Result<(), CopyError> {
-        self.check_process().map_err(CopyError::Refused)?;
-        let imports = self.imports();
-        let is_open = matches!(from, At::Open(..));
-        let (from, own) = self.address(&imports, from, len)?;
-        // What is open is of use to the device alone that it is mapped for.
-        let (to, device, way) = match to {
-            To::Own(addr) => (self.address(&imports, At::Own(addr), len)?.0, own, Way::Across),
-            To::Open(mapped, offset) => {
-                let (to, other) = self.address(&imports, At::Open(mapped, offset), len)?;
-                (to, if is_open { own } else { other }, Way::Across)
-            }
-            To::Memory(memory, at) => (of_host(memory, at, len)?, own, Way::Out),
+        let to = match to {
+            To::Own(addr) => Place::Device(At::Own(addr)),
+            To::Open(mapped, offset) => Place::Device(At::Open(mapped, offset)),
+            To::Memory(memory, at) => Place::Host(of_host(memory, at, len)?),
         };
         // SAFETY: memory of the host that says how long it is, of which nobody has a reference.
-        let done = unsafe { self.driver.transfer(to, from, len, (way, device)) };
-        done.map_err(CopyError::Other)
+        unsafe { self.transfer(to, Place::Device(from), len) }
     }
 
     fn fill(&self, to: At<'_>, from: &Memory, offset: u64, len: usize) -> Result<(), CopyError> {
-        self.check_process().map_err(CopyError::Refused)?;
-        let imports = self.imports();
-        let (to, device) = self.address(&imports, to, len)?;
         let from = of_host(from, offset, len)?;
         // SAFETY: as above.
-        let done = unsafe { self.driver.transfer(to, from, len, (Way::In, device)) };
-        done.map_err(CopyError::Other)
+        unsafe { self.transfer(Place::Device(to), Place::Host(from), len) }
     }
 }
 

@@ -1,6 +1,9 @@
 //! Memory of AMD's devices, by the HIP runtime.
 //!
-//! The device is made the thread's for a call and the one before given back. Ids have 32 bits there, so [`ids`] names them. A handle is
+//! A device is made the thread's for a call and the one before given back. Memory of others is mapped by the device that copies it, of each
+//! such device anew: by the one that a buffer of this process is of, and for memory of the host by the one that was opened. Virtual memory
+//! (`hipMemMap`) and memory of pools (`hipMallocAsync`) is exported where the runtime does it; what it refuses, and bytes of several
+//! allocations, go another way. Ids have 32 bits there, so [`ids`] names them. A handle is
 //! made once an allocation and kept ([`exports`]): with each one that is made the runtime may hold the memory for ever.
 
 mod calls;
@@ -22,7 +25,7 @@ use trunkline_sys::hip_ipc::{
 use self::calls::open_error;
 use self::exports::Exports;
 use self::ids::Ids;
-use super::driven::{Driven, Driver, Sealed, Way};
+use super::driven::{Driven, Driver, Each, Sealed, Way, among};
 use super::error::{Cause, ExportError, OpenError};
 use super::{Allocation, AllocationId, Caps, Handle, NoMemory, Passing, planted};
 use crate::gpu::hip::Hip as Library;
@@ -36,7 +39,8 @@ pub struct HipDriver {
     hip: Library,
     calls: Calls,
     device: u32,
-    stream: *mut HipStream,
+    /// Of those devices that have copied.
+    streams: Each<HipStream>,
     ids: Ids,
     exports: Mutex<Exports>,
 }
@@ -63,25 +67,30 @@ impl HipDriver {
         if device >= hip.devices() {
             return Err(NoMemory::Device { vendor: "AMD", device, devices: hip.devices() });
         }
-        let (ids, exports) = (Ids::default(), Mutex::default());
-        let mut this = Self { hip, calls, device, stream: ptr::null_mut(), ids, exports };
-        let mut stream = ptr::null_mut();
-        this.call("hipStreamCreateWithFlags", || {
-            // SAFETY: writes a handle to a place of ours.
-            unsafe { (calls.stream_create_with_flags)(&raw mut stream, STREAM_NON_BLOCKING) }
-        })
-        .map_err(Missing::Driver)?;
-        this.stream = stream;
+        let streams = Each::of(hip.devices());
+        let this = Self { hip, calls, device, streams, ids: Ids::default(), exports: Mutex::default() };
+        this.stream(device).map_err(Missing::Driver)?;
         Ok(this)
     }
 
-    /// Calls with the device as the thread's.
-    fn within<T>(&self, call: impl FnOnce() -> T) -> Result<T, CallError> {
+    fn stream(&self, device: u32) -> Result<*mut HipStream, CallError> {
+        self.streams.get(device, || {
+            let mut made = ptr::null_mut();
+            self.call(device, "hipStreamCreateWithFlags", || {
+                // SAFETY: writes a handle to a place of ours, with the device as the thread's.
+                unsafe { (self.calls.stream_create_with_flags)(&raw mut made, STREAM_NON_BLOCKING) }
+            })?;
+            Ok(made)
+        })
+    }
+
+    /// Calls with a device as the thread's.
+    fn within<T>(&self, device: u32, call: impl FnOnce() -> T) -> Result<T, CallError> {
         let mut before: c_int = 0;
         // SAFETY: writes a number to a place of ours.
         let code = unsafe { (self.calls.get_device)(&raw mut before) };
         self.hip.check("hipGetDevice", code)?;
-        let wanted = self.device.cast_signed();
+        let wanted = device.cast_signed();
         if before == wanted {
             return Ok(call());
         }
@@ -96,8 +105,8 @@ impl HipDriver {
         Ok(result)
     }
 
-    fn call(&self, name: &'static str, call: impl FnOnce() -> c_uint) -> Result<(), CallError> {
-        self.within(call).and_then(|code| self.hip.check(name, code))
+    fn call(&self, device: u32, name: &'static str, call: impl FnOnce() -> c_uint) -> Result<(), CallError> {
+        self.within(device, call).and_then(|code| self.hip.check(name, code))
     }
 
     fn look(&self, addr: usize) -> Result<Option<Allocation>, Cause> {
@@ -122,8 +131,8 @@ impl HipDriver {
         Ok(Some(Allocation { base: range.base, len: range.len, id, device }))
     }
 
-    fn close_handle(&self, addr: usize) -> Result<(), CallError> {
-        self.call("hipIpcCloseMemHandle", || {
+    fn close_handle(&self, addr: usize, device: u32) -> Result<(), CallError> {
+        self.call(device, "hipIpcCloseMemHandle", || {
             // SAFETY: the runtime knows what it has mapped, and refuses the rest.
             unsafe { (self.calls.ipc_close_mem_handle)(ptr::with_exposed_provenance_mut(addr)) }
         })
@@ -131,7 +140,8 @@ impl HipDriver {
 }
 
 impl Driver for HipDriver {
-    type Opened = ();
+    /// The device that it is mapped by.
+    type Opened = u32;
 
     const KINDS: &'static [u8] = &[Handle::HIP];
 
@@ -166,7 +176,7 @@ impl Driver for HipDriver {
             return Ok(None);
         }
         let mut handle = HipIpcMemHandle { reserved: [0; 64] };
-        let got = self.call("hipIpcGetMemHandle", || {
+        let got = self.call(of.device, "hipIpcGetMemHandle", || {
             let at = ptr::with_exposed_provenance_mut(of.base);
             // SAFETY: writes 64 bytes to a place of ours; the address is only looked up.
             unsafe { (self.calls.ipc_get_mem_handle)(&raw mut handle, at) }
@@ -185,23 +195,29 @@ impl Driver for HipDriver {
         true
     }
 
+    fn device_for(&self, own: Option<u32>) -> Option<u32> {
+        let told_apart = among(self.hip.devices(), self.device, own);
+        told_apart.filter(|_| !planted("mem-hip-maps-for-one-device"))
+    }
+
     fn open(
         &self,
         sealed: &Sealed,
         descriptor: Option<OwnedFd>,
-        _device: Option<u32>,
-    ) -> Result<(usize, ()), OpenError> {
+        device: Option<u32>,
+    ) -> Result<(usize, u32), OpenError> {
+        let device = device.unwrap_or(self.device);
         if descriptor.is_some() {
             return Err(OpenError::Descriptor("memory of AMD's devices has no descriptor"));
         }
         let handle = HipIpcMemHandle { reserved: sealed.bytes().map(u8::cast_signed) };
         let mut at = ptr::null_mut();
-        let opened = self.call("hipIpcOpenMemHandle", || {
+        let opened = self.call(device, "hipIpcOpenMemHandle", || {
             // SAFETY: writes an address to a place of ours; the runtime looks at the bytes of the handle.
             unsafe { (self.calls.ipc_open_mem_handle)(&raw mut at, handle, IPC_MEM_LAZY_ENABLE_PEER_ACCESS) }
         });
         opened.map_err(open_error)?;
-        Ok((at.expose_provenance(), ()))
+        Ok((at.expose_provenance(), device))
     }
 
     /// Without its id: what is another process's need have none.
@@ -213,8 +229,8 @@ impl Driver for HipDriver {
         }
     }
 
-    fn close(&self, addr: usize, _opened: &()) -> Result<(), Cause> {
-        Ok(self.close_handle(addr)?)
+    fn close(&self, addr: usize, device: &u32) -> Result<(), Cause> {
+        Ok(self.close_handle(addr, *device)?)
     }
 
     unsafe fn transfer(
@@ -222,26 +238,28 @@ impl Driver for HipDriver {
         to: usize,
         from: usize,
         len: usize,
-        _how: (Way, Option<u32>),
+        (_way, device): (Way, Option<u32>),
     ) -> Result<(), Cause> {
         if len == 0 {
             return Ok(());
         }
+        let device = device.unwrap_or(self.device);
+        let stream = self.stream(device)?;
         let (into, out) = (ptr::with_exposed_provenance_mut(to), ptr::with_exposed_provenance(from));
-        self.call("hipMemcpyAsync", || {
+        self.call(device, "hipMemcpyAsync", || {
             // SAFETY: the caller's promise; the runtime tells by the addresses which are of a device, and has done it when the
             // stream has been waited for.
-            unsafe { (self.calls.memcpy_async)(into, out, len, MEMCPY_DEFAULT, self.stream) }
+            unsafe { (self.calls.memcpy_async)(into, out, len, MEMCPY_DEFAULT, stream) }
         })?;
-        self.call("hipStreamSynchronize", || {
+        self.call(device, "hipStreamSynchronize", || {
             // SAFETY: a stream of ours.
-            unsafe { (self.calls.stream_synchronize)(self.stream) }
+            unsafe { (self.calls.stream_synchronize)(stream) }
         })?;
         Ok(())
     }
 
     fn alloc(&self, len: usize) -> Result<usize, Cause> {
-        Ok(self.within(|| self.hip.allocate(len))??)
+        Ok(self.within(self.device, || self.hip.allocate(len))??)
     }
 
     fn free(&self, addr: usize) -> Result<(), Cause> {
@@ -251,11 +269,11 @@ impl Driver for HipDriver {
 
 impl Drop for HipDriver {
     fn drop(&mut self) {
-        if !self.stream.is_null() {
+        for (device, stream) in self.streams.take() {
             // What cannot be given back is the runtime's until the process ends.
-            let _ = self.call("hipStreamDestroy", || {
+            let _ = self.call(device, "hipStreamDestroy", || {
                 // SAFETY: a stream of ours, on which nothing is under way.
-                unsafe { (self.calls.stream_destroy)(self.stream) }
+                unsafe { (self.calls.stream_destroy)(stream) }
             });
         }
     }

@@ -16,6 +16,7 @@ pub(super) fn load() -> Result<Calls, Missing> {
         init Init c"zeInit"
         driver_get DriverGet c"zeDriverGet"
         device_get DeviceGet c"zeDeviceGet"
+        device_get_sub_devices DeviceGetSubDevices c"zeDeviceGetSubDevices"
         context_create ContextCreate c"zeContextCreate"
         context_destroy ContextDestroy c"zeContextDestroy"
         mem_alloc_device MemAllocDevice c"zeMemAllocDevice"
@@ -33,9 +34,11 @@ pub(super) fn load() -> Result<Calls, Missing> {
 }
 
 pub(super) fn check(call: &'static str, code: Status) -> Result<(), CallError> {
-    if code == status::SUCCESS {
-        return Ok(());
-    }
+    if code == status::SUCCESS { Ok(()) } else { Err(refused(call, code)) }
+}
+
+/// What a call was refused with.
+pub(super) fn refused(call: &'static str, code: Status) -> CallError {
     let (name, remedy) = match code {
         status::OUT_OF_HOST_MEMORY => ("ZE_RESULT_ERROR_OUT_OF_HOST_MEMORY", "free memory of the host"),
         status::OUT_OF_DEVICE_MEMORY => {
@@ -52,7 +55,7 @@ pub(super) fn check(call: &'static str, code: Status) -> Result<(), CallError> {
         status::INVALID_ARGUMENT => ("ZE_RESULT_ERROR_INVALID_ARGUMENT", "the memory may have been freed"),
         _ => ("a result of Level Zero", "see ze_api.h, and the kernel's log (dmesg)"),
     };
-    Err(CallError { call, code, name: name.to_owned(), remedy })
+    CallError { call, code, name: name.to_owned(), remedy }
 }
 
 /// What a failure means for who opens.

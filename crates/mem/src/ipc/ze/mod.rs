@@ -1,21 +1,30 @@
 //! Memory of Intel's devices, by Level Zero.
 //!
+//! A device may be a card of several tiles; each tile is a device, too, with memory and copy engines of its own. The cards are numbered first,
+//! and behind them their tiles. Memory of others is mapped for the device that copies it, of each such device anew: for the one, tile or card,
+//! that a buffer of this process is of, and for memory of the host for the one that was opened. Memory of a card that lies on several tiles has
+//! a descriptor for each, of which the interface gives the first: what is mapped by that is too short, and goes another way, as do bytes of
+//! several allocations, and what is put at addresses of the process's own choice (`zeVirtualMemMap`).
+//!
 //! A handle begins with a descriptor (a dma-buf) of its process. A copy of it goes along, and the importer puts its own in its place.
 //! The driver holds the memory for a handle, freed or not, until that is put back: once for each time it was got. So an export lasts
 //! from the first use of the memory to the last word that it was unmapped, and ends with one `zeMemPutIpcHandle`.
 
 mod calls;
 
+use std::collections::BTreeMap;
 use std::ffi::{c_int, c_void};
 use std::fmt;
 use std::os::fd::{AsRawFd as _, BorrowedFd, OwnedFd};
 use std::ptr;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use trunkline_sys::ze::{self, Calls, ZeCommandList, ZeContext, ZeDevice, ZeDriver, ZeIpcMemHandle};
+use trunkline_sys::ze::{
+    self, Calls, Status, ZeCommandList, ZeContext, ZeDevice, ZeDriver, ZeIpcMemHandle, status,
+};
 
-use self::calls::{check, open_error};
-use super::driven::{Driven, Driver, Sealed, Way};
+use self::calls::{check, open_error, refused};
+use super::driven::{Driven, Driver, Sealed, Way, among};
 use super::error::{Cause, CloseError, ExportError, OpenError};
 use super::{Allocation, AllocationId, Caps, Handle, NoMemory, Passing, planted};
 use crate::gpu::{CallError, Missing};
@@ -23,7 +32,7 @@ use crate::gpu::{CallError, Missing};
 /// Memory of Intel's devices.
 pub type LevelZero = Driven<ZeDrivers>;
 
-/// Devices of a driver that are looked at.
+/// Devices of a driver that are looked at, and tiles of a card.
 const DEVICES_MAX: u32 = 256;
 /// What is allocated here begins at a multiple of that.
 const ALIGNMENT: usize = 64 << 10;
@@ -32,13 +41,20 @@ const ALIGNMENT: usize = 64 << 10;
 pub struct ZeDrivers {
     calls: Calls,
     context: *mut ZeContext,
-    devices: Vec<*mut ZeDevice>,
-    device: *mut ZeDevice,
-    /// Of one thread at a time.
+    devices: Vec<Device>,
+    device: u32,
+    /// How often each address is open. Some drivers give the same one again for another tile of a card, and end it when it is closed once.
+    open: Mutex<BTreeMap<usize, u32>>,
+}
+
+/// A card or a tile.
+struct Device {
+    handle: *mut ZeDevice,
+    /// What copies, from the first time on; of one thread at a time.
     list: Mutex<*mut ZeCommandList>,
 }
 
-// SAFETY: the driver may be called by any thread, but for the list, which is locked.
+// SAFETY: the driver may be called by any thread, but for the lists, which are locked.
 unsafe impl Send for ZeDrivers {}
 // SAFETY: as above.
 unsafe impl Sync for ZeDrivers {}
@@ -64,16 +80,33 @@ impl ZeDrivers {
         let code = unsafe { (calls.driver_get)(&raw mut drivers, &raw mut driver) };
         check("zeDriverGet", code).map_err(Missing::Driver)?;
         let devices = if drivers == 0 { Vec::new() } else { devices(&calls, driver)? };
-        let Some(found) = devices.get(device as usize).copied() else {
+        if device as usize >= devices.len() {
             return Err(NoMemory::Device { vendor: "Intel", device, devices: devices.len() as u32 });
-        };
+        }
         let desc = ze::ZeContextDesc { stype: ze::STRUCTURE_TYPE_CONTEXT_DESC, next: ptr::null(), flags: 0 };
         let mut context = ptr::null_mut();
         // SAFETY: a description and a place of ours.
         let code = unsafe { (calls.context_create)(driver, &raw const desc, &raw mut context) };
         check("zeContextCreate", code).map_err(Missing::Driver)?;
-        let list = Mutex::new(ptr::null_mut());
-        let mut this = Self { calls, context, devices, device: found, list };
+        let this = Self { calls, context, devices, device, open: Mutex::default() };
+        drop(this.list(device).map_err(Missing::Driver)?);
+        Ok(this)
+    }
+
+    fn handle(&self, device: u32) -> *mut ZeDevice {
+        self.devices.get(device as usize).map_or(ptr::null_mut(), |device| device.handle)
+    }
+
+    /// What copies with a device, for the caller alone; made when it is first wanted.
+    fn list(&self, device: u32) -> Result<MutexGuard<'_, *mut ZeCommandList>, CallError> {
+        let found = self.devices.get(device as usize);
+        let Some(Device { handle, list }) = found else {
+            return Err(refused("zeCommandListCreateImmediate", status::INVALID_ARGUMENT));
+        };
+        let mut list = list.lock().unwrap_or_else(PoisonError::into_inner);
+        if !list.is_null() {
+            return Ok(list);
+        }
         let queue = ze::ZeCommandQueueDesc {
             stype: ze::STRUCTURE_TYPE_COMMAND_QUEUE_DESC,
             next: ptr::null(),
@@ -83,11 +116,11 @@ impl ZeDrivers {
             mode: ze::COMMAND_QUEUE_MODE_SYNCHRONOUS,
             priority: 0,
         };
-        let list = this.list.get_mut().unwrap_or_else(PoisonError::into_inner);
-        // SAFETY: as above.
-        let code = unsafe { (calls.command_list_create_immediate)(context, found, &raw const queue, list) };
-        check("zeCommandListCreateImmediate", code).map_err(Missing::Driver)?;
-        Ok(this)
+        let create = self.calls.command_list_create_immediate;
+        // SAFETY: a description and a place of ours.
+        let code = unsafe { create(self.context, *handle, &raw const queue, &raw mut *list) };
+        check("zeCommandListCreateImmediate", code)?;
+        Ok(list)
     }
 
     fn look(&self, addr: usize) -> Result<Option<Allocation>, CallError> {
@@ -109,7 +142,8 @@ impl ZeDrivers {
             return Ok(None);
         }
         let (base, len) = self.range(addr)?;
-        let device = self.devices.iter().position(|one| *one == device).unwrap_or(0) as u32;
+        let known = self.devices.iter().position(|one| one.handle == device);
+        let device = known.map_or(self.device, |at| at as u32);
         Ok(Some(Allocation { base, len, id: AllocationId(found.id), device }))
     }
 
@@ -136,20 +170,39 @@ impl ZeDrivers {
     }
 }
 
-fn devices(calls: &Calls, driver: *mut ZeDriver) -> Result<Vec<*mut ZeDevice>, Missing> {
-    let mut count = 0;
-    // SAFETY: asks for the number alone.
-    let code = unsafe { (calls.device_get)(driver, &raw mut count, ptr::null_mut()) };
-    check("zeDeviceGet", code)?;
-    count = count.min(DEVICES_MAX);
-    let mut devices = vec![ptr::null_mut(); count as usize];
-    if count > 0 {
-        // SAFETY: as many places as the number says.
-        let code = unsafe { (calls.device_get)(driver, &raw mut count, devices.as_mut_ptr()) };
-        check("zeDeviceGet", code)?;
+/// The cards, and behind them their tiles.
+fn devices(calls: &Calls, driver: *mut ZeDriver) -> Result<Vec<Device>, Missing> {
+    let mut handles = listed("zeDeviceGet", |count, places| {
+        // SAFETY: as many places as the number says, or none.
+        unsafe { (calls.device_get)(driver, count, places) }
+    })?;
+    for card in 0..handles.len() {
+        let Some(card) = handles.get(card).copied().filter(|_| !planted("mem-ze-knows-no-tiles")) else {
+            break;
+        };
+        handles.extend(listed("zeDeviceGetSubDevices", |count, places| {
+            // SAFETY: as above; the card is one that the driver gave.
+            unsafe { (calls.device_get_sub_devices)(card, count, places) }
+        })?);
     }
-    devices.truncate(count as usize);
-    Ok(devices)
+    handles.truncate(DEVICES_MAX as usize);
+    Ok(handles.into_iter().map(|handle| Device { handle, list: Mutex::new(ptr::null_mut()) }).collect())
+}
+
+/// What a call lists: asked for the number first.
+fn listed(
+    call: &'static str,
+    list: impl Fn(*mut u32, *mut *mut ZeDevice) -> Status,
+) -> Result<Vec<*mut ZeDevice>, CallError> {
+    let mut count = 0;
+    check(call, list(&raw mut count, ptr::null_mut()))?;
+    count = count.min(DEVICES_MAX);
+    let mut found = vec![ptr::null_mut(); count as usize];
+    if count > 0 {
+        check(call, list(&raw mut count, found.as_mut_ptr()))?;
+    }
+    found.truncate(count as usize);
+    Ok(found)
 }
 
 /// The descriptor that a driver's handle begins with.
@@ -224,11 +277,16 @@ impl Driver for ZeDrivers {
         false
     }
 
+    fn device_for(&self, own: Option<u32>) -> Option<u32> {
+        let told_apart = among(self.devices.len() as u32, self.device, own);
+        told_apart.filter(|_| !planted("mem-ze-maps-for-one-device"))
+    }
+
     fn open(
         &self,
         sealed: &Sealed,
         descriptor: Option<OwnedFd>,
-        _device: Option<u32>,
+        device: Option<u32>,
     ) -> Result<(usize, ()), OpenError> {
         let fd =
             descriptor.ok_or(OpenError::Descriptor("the descriptor of the memory did not come along"))?;
@@ -237,10 +295,9 @@ impl Driver for ZeDrivers {
             *byte = ours;
         }
         let handle = ZeIpcMemHandle { data: bytes.map(u8::cast_signed) };
-        let mut at = ptr::null_mut();
+        let (mut at, on) = (ptr::null_mut(), self.handle(device.unwrap_or(self.device)));
         // SAFETY: writes an address to a place of ours; the driver looks at the bytes of the handle, and the descriptor is open.
-        let code =
-            unsafe { (self.calls.mem_open_ipc_handle)(self.context, self.device, handle, 0, &raw mut at) };
+        let code = unsafe { (self.calls.mem_open_ipc_handle)(self.context, on, handle, 0, &raw mut at) };
         // What is mapped holds the memory; the descriptor closes here.
         if planted("mem-ze-keeps-descriptors") {
             std::mem::forget(fd);
@@ -248,7 +305,9 @@ impl Driver for ZeDrivers {
             drop(fd);
         }
         check("zeMemOpenIpcHandle", code).map_err(open_error)?;
-        Ok((at.expose_provenance(), ()))
+        let at = at.expose_provenance();
+        *self.open.lock().unwrap_or_else(PoisonError::into_inner).entry(at).or_default() += 1;
+        Ok((at, ()))
     }
 
     fn maps(&self, addr: usize, len: usize) -> Result<bool, Cause> {
@@ -257,7 +316,15 @@ impl Driver for ZeDrivers {
     }
 
     fn close(&self, addr: usize, _opened: &()) -> Result<(), Cause> {
-        Ok(self.close_handle(addr)?)
+        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        match open.get_mut(&addr) {
+            Some(others) if *others > 1 && !planted("mem-ze-closes-under-others") => *others -= 1,
+            _ => {
+                self.close_handle(addr)?;
+                open.remove(&addr);
+            }
+        }
+        Ok(())
     }
 
     unsafe fn transfer(
@@ -265,13 +332,13 @@ impl Driver for ZeDrivers {
         to: usize,
         from: usize,
         len: usize,
-        _how: (Way, Option<u32>),
+        (_way, device): (Way, Option<u32>),
     ) -> Result<(), Cause> {
         if len == 0 {
             return Ok(());
         }
         let (into, out) = (ptr::with_exposed_provenance_mut(to), ptr::with_exposed_provenance(from));
-        let list = self.list.lock().unwrap_or_else(PoisonError::into_inner);
+        let list = self.list(device.unwrap_or(self.device))?;
         let (none, nobody) = (ptr::null_mut(), ptr::null_mut());
         // SAFETY: the caller's promise; a list of ours, which has done it when the call returns.
         let code =
@@ -294,7 +361,7 @@ impl Driver for ZeDrivers {
                 &raw const desc,
                 len,
                 ALIGNMENT,
-                self.device,
+                self.handle(self.device),
                 &raw mut at,
             )
         };
@@ -311,10 +378,12 @@ impl Driver for ZeDrivers {
 
 impl Drop for ZeDrivers {
     fn drop(&mut self) {
-        let list = *self.list.get_mut().unwrap_or_else(PoisonError::into_inner);
-        if !list.is_null() {
-            // SAFETY: a list of ours, on which nothing is under way. What it says changes nothing.
-            let _ = unsafe { (self.calls.command_list_destroy)(list) };
+        for Device { list, .. } in &mut self.devices {
+            let list = *list.get_mut().unwrap_or_else(PoisonError::into_inner);
+            if !list.is_null() {
+                // SAFETY: a list of ours, on which nothing is under way. What it says changes nothing.
+                let _ = unsafe { (self.calls.command_list_destroy)(list) };
+            }
         }
         // SAFETY: a context of ours, of which nothing is mapped any more.
         let _ = unsafe { (self.calls.context_destroy)(self.context) };
@@ -323,6 +392,6 @@ impl Drop for ZeDrivers {
 
 impl fmt::Debug for ZeDrivers {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Level Zero, {} devices", self.devices.len())
+        write!(f, "Level Zero, device {} of {}", self.device, self.devices.len())
     }
 }

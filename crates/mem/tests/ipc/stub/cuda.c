@@ -15,7 +15,7 @@ enum { LEGACY, POOLED, VIRTUAL };
 
 static struct physical {
     u64 start, len;
-    int fd, handles, mappings, shareable;
+    int fd, handles, mappings, types;
 } physicals[RANGES];
 
 static struct reserved {
@@ -117,7 +117,7 @@ int cuPointerGetAttributes(unsigned asked, unsigned *attributes, void **data, u6
         case 10: *(unsigned *)data[i] = found && kind == LEGACY; break;
         case 11: *(u64 *)data[i] = all ? all->va : found->va; break;
         case 12: *(size_t *)data[i] = all ? all->len : found->len; break;
-        case 14: *(u64 *)data[i] = physical && physical->shareable; break;
+        case 14: *(u64 *)data[i] = physical ? (u64)physical->types : 0; break;
         case 17: *(void **)data[i] = kind == POOLED ? ranges : NULL; break;
         default: result = INVALID_VALUE;
         }
@@ -215,7 +215,7 @@ int cuMemCreate(u64 *handle, size_t size, const struct properties *of, u64 flags
     enter();
     struct physical *made = vacant_physical();
     if (made && (fd = place(size, &slot)) >= 0) {
-        *made = (struct physical){table->slots[slot].start, size, fd, 1, 0, of->handle_types & 1};
+        *made = (struct physical){table->slots[slot].start, size, fd, 1, 0, (int)of->handle_types};
         *handle = number(made);
     }
     leave();
@@ -244,7 +244,8 @@ int cuMemRetainAllocationHandle(u64 *handle, void *at) {
 int cuMemExportToShareableHandle(void *out, u64 handle, unsigned type, u64 flags) {
     enter();
     struct physical *found = physical_of(handle);
-    int fd = found && found->shareable && type == 1 && !flags ? hold(found->start, round_up(found->len)) : -1;
+    /* For fabric handles (8) there is no channel here. */
+    int fd = found && (found->types & 1) && type == 1 && !flags ? hold(found->start, round_up(found->len)) : -1;
     leave();
     return fd < 0 ? INVALID_VALUE : (*(int *)out = fd, OK);
 }
@@ -365,4 +366,38 @@ int cuMemcpyAsync(u64 to, u64 from, size_t size, void *stream) {
     if (!touchable(to) || !touchable(from))
         return INVALID_VALUE;
     return transfer(to, from, size) ? INVALID_VALUE : OK;
+}
+
+/* Physical memory one behind the other, of so many bytes each, with those types of handles. */
+static u64 make_segments(u64 count, u64 len, unsigned types) {
+    struct properties of = {.type = 1, .handle_types = types, .location = 1};
+    struct access access = {1, 0, 3};
+    u64 base = 0;
+    int result = cuMemAddressReserve(&base, count * len, 0, 0, 0);
+    for (u64 i = 0; i < count && result == OK; i++) {
+        u64 handle = 0;
+        result = cuMemCreate(&handle, len, &of, 0);
+        if (result == OK)
+            result = cuMemMap(base + i * len, len, 0, handle, 0), cuMemRelease(handle);
+    }
+    return result == OK && cuMemSetAccess(base, count * len, &access, 1) == OK ? base : 0;
+}
+
+/* For tests: memory of such a sort, on the first device. */
+u64 stub_make(const char *sort, u64 len) {
+    void *context;
+    u64 at = 0;
+    cuDevicePrimaryCtxRetain(&context, 0), cuCtxPushCurrent_v2(context);
+    if (!strcmp(sort, "pooled"))
+        cuMemAllocAsync(&at, len, NULL);
+    if (!strcmp(sort, "segments"))
+        at = make_segments(2, len / 2, 1);
+    if (!strcmp(sort, "unshareable"))
+        at = make_segments(1, len, 0);
+    if (!strcmp(sort, "fabric"))
+        at = make_segments(1, len, 8);
+    if (!strcmp(sort, "either"))
+        at = make_segments(1, len, 8 | 1);
+    cuCtxPopCurrent_v2(&context);
+    return at;
 }

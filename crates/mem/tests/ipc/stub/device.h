@@ -233,6 +233,32 @@ static inline struct record *record_of(int fd) {
     return record_at((u64)lseek(fd, 0, SEEK_CUR));
 }
 
+static char *locate(u64 at, u64 len, u64 *piece);
+
+/* Two allocations of so many bytes, the second behind the first, as what is put at addresses of one's own choice is; what each is of, `more` says. */
+static inline struct range *allocate_two(u64 len, u64 on, u64 more) {
+    struct range *first = NULL, *second = NULL, *away[RANGES];
+    int tried = 0;
+    /* What lies between others goes back afterwards. */
+    while (tried < RANGES && (second = allocate(len)) && !(first && first->va + first->span == second->va))
+        if (first)
+            away[tried++] = first, first = second;
+        else
+            first = second;
+    while (tried)
+        release(away[--tried]);
+    if (!first || !second)
+        return NULL;
+    first->on = second->on = on, first->more[0] = second->more[0] = more;
+    return first;
+}
+
+/* Whether bytes are inside of one allocation, or of the host. */
+static inline int is_whole(u64 at, u64 len) {
+    u64 piece;
+    return locate(at, len, &piece) && piece == len;
+}
+
 /* Where the bytes of an address are: of the device, or of the host. NULL if they are not all there. Memory of the device may go on in what is
  * mapped behind it; so many of the bytes are in one piece. */
 static char *locate(u64 at, u64 len, u64 *piece) {

@@ -1,6 +1,7 @@
-/* In place of AMD's runtime, libamdhip64.so, with its rules: a thread has a device of its own, ids of allocations have 32 bits and come
+/* In place of AMD's runtime, libamdhip64.so, with one device or STUB_DEVICES, and its rules: a thread has a device of its own, ids of allocations have 32 bits and come
  * again, handles are as in legacy.h, and memory that was exported once stays taken until its process ends, whatever becomes of
- * it (as of ROCm 7; not with STUB_HIP_PINS=0). */
+ * it (as of ROCm 7; not with STUB_HIP_PINS=0). For memory of pools and for what is mapped at addresses of one's own choice there is no handle. Of
+ * several devices each copies only what is its own, of the host, or mapped for it, and inside of one allocation; real ones find a slower way. */
 #include "legacy.h"
 
 enum {
@@ -8,26 +9,55 @@ enum {
     ALREADY_MAPPED = 208
 };
 
-/* Two devices, of which the second has no memory. A thread begins with the second, so that who does not choose finds nothing. */
-static __thread int current = 1;
+/* What more[0] of a range says; more[1] of what is open: that all devices share it. */
+enum { PLAIN, POOLED, VIRTUAL };
+
+/* Behind the devices there is one without memory. A thread begins with that, so that who does not choose finds nothing. */
+enum { DEVICES = 4 };
+static char streams[DEVICES];
+static __thread int chosen = -1;
+
+static int devices(void) { return getenv("STUB_DEVICES") ? atoi(getenv("STUB_DEVICES")) : 1; }
+static int current(void) { return chosen < 0 ? devices() : chosen; }
 
 int hipInit(unsigned flags) { return flags ? INVALID_VALUE : begin() ? NO_DEVICE : OK; }
 int hipRuntimeGetVersion(int *version) { return *version = 70051831, OK; }
-int hipGetDeviceCount(int *devices) { return *devices = 2, OK; }
-int hipGetDevice(int *found) { return mine(), *found = current, OK; }
-int hipSetDevice(int wanted) { return wanted == 0 || wanted == 1 ? (current = wanted, OK) : INVALID_DEVICE; }
+int hipGetDeviceCount(int *count) { return *count = devices() + 1, OK; }
+int hipGetDevice(int *found) { return mine(), *found = current(), OK; }
+int hipSetDevice(int wanted) { return wanted >= 0 && wanted <= devices() ? (chosen = wanted, OK) : INVALID_DEVICE; }
 const char *hipGetErrorName(unsigned error) { return (void)error, "hipStubError"; }
-u64 stub_current(void) { return (u64)current; }
+u64 stub_current(void) { return (u64)current(); }
 
-int hipMalloc(void **at, size_t size) {
-    if (current)
+static int allocate_as(void **at, size_t size, u64 kind) {
+    if (current() == devices())
         return OUT_OF_MEMORY;
     enter();
     struct range *made = allocate(size);
     if (made)
-        *at = (void *)made->va;
+        *at = (void *)made->va, made->on = (u64)current(), made->more[0] = kind;
     leave();
     return made ? OK : OUT_OF_MEMORY;
+}
+
+int hipMalloc(void **at, size_t size) { return allocate_as(at, size, PLAIN); }
+
+/* For tests: memory of such a sort, on the first device. */
+u64 stub_make(const char *sort, u64 len) {
+    void *at = NULL;
+    int before = chosen;
+    chosen = 0;
+    if (!strcmp(sort, "pooled"))
+        allocate_as(&at, len, POOLED);
+    if (!strcmp(sort, "virtual"))
+        allocate_as(&at, len, VIRTUAL);
+    if (!strcmp(sort, "segments")) {
+        enter();
+        struct range *made = allocate_two(len / 2, 0, PLAIN);
+        leave();
+        at = made ? (void *)made->va : NULL;
+    }
+    chosen = before;
+    return (u64)at;
 }
 
 int hipFree(void *at) {
@@ -54,7 +84,7 @@ int hipPointerGetAttributes(struct attributes *out, const void *at) {
     leave();
     memset(out, 0, sizeof *out);
     if (found)
-        *out = (struct attributes){2, 0, (void *)at, NULL, 0, 0};
+        *out = (struct attributes){2, (int)found->on, (void *)at, NULL, 0, 0};
     return OK;
 }
 
@@ -80,7 +110,7 @@ int hipIpcGetMemHandle(struct ipc_handle *handle, void *at) {
     const char *pins = getenv("STUB_HIP_PINS");
     enter();
     struct range *found = find((u64)at);
-    int is_it = found && !found->import && found->va == (u64)at;
+    int is_it = found && !found->import && found->va == (u64)at && found->more[0] == PLAIN && found->on == (u64)current();
     if (is_it) {
         *handle = handle_of(found);
         /* The descriptor is never closed. */
@@ -95,10 +125,10 @@ int hipIpcOpenMemHandle(void **at, struct ipc_handle handle, unsigned flags) {
     struct range *opened = NULL;
     if (flags != 1)
         return INVALID_VALUE;
-    if (current)
+    if (current() == devices())
         return MAP_FAILED_;
     enter();
-    enum outcome outcome = open_handle(&handle, 0, &opened);
+    enum outcome outcome = open_handle(&handle, (u64)current(), &opened);
     leave();
     if (outcome != OPENED)
         return outcome == MAPPED ? ALREADY_MAPPED : outcome == OWN ? INVALID_CONTEXT : INVALID_VALUE;
@@ -106,22 +136,32 @@ int hipIpcOpenMemHandle(void **at, struct ipc_handle handle, unsigned flags) {
 }
 
 int hipIpcCloseMemHandle(void *at) {
-    if (current)
-        return INVALID_VALUE;
     enter();
-    int failed = close_handle((u64)at);
+    struct range *found = find((u64)at);
+    int is_ours = found && (found->on == (u64)current() || found->more[1]);
+    int failed = !is_ours || close_handle((u64)at);
     leave();
     return failed ? INVALID_VALUE : OK;
 }
 
+/* Streams, of which there is one for each device. */
+static int is_stream(void *stream) { return current() < devices() && stream == &streams[current()]; }
 int hipStreamCreateWithFlags(void **stream, unsigned flags) {
-    return current || flags != 1 ? INVALID_VALUE : (*stream = ranges, OK);
+    return current() == devices() || flags != 1 ? INVALID_VALUE : (*stream = &streams[current()], OK);
 }
-int hipStreamDestroy(void *stream) { return mine(), stream == ranges ? OK : INVALID_VALUE; }
-int hipStreamSynchronize(void *stream) { return stream == ranges ? OK : INVALID_VALUE; }
+int hipStreamDestroy(void *stream) { return mine(), is_stream(stream) ? OK : INVALID_VALUE; }
+int hipStreamSynchronize(void *stream) { return is_stream(stream) ? OK : INVALID_VALUE; }
+
+static int touchable(u64 at, size_t size) {
+    enter();
+    struct range *found = find(at);
+    int is_it = is_whole(at, size) && (!found || found->on == (u64)current() || found->more[1]);
+    leave();
+    return is_it;
+}
 
 int hipMemcpyAsync(void *to, const void *from, size_t size, unsigned kind, void *stream) {
-    if (kind != 4 || stream != ranges)
+    if (kind != 4 || !is_stream(stream) || !touchable((u64)to, size) || !touchable((u64)from, size))
         return INVALID_VALUE;
     return transfer((u64)to, (u64)from, size) ? INVALID_VALUE : OK;
 }

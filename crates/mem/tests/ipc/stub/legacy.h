@@ -1,5 +1,6 @@
 /* Handles of 64 bytes that name an allocation of a living process, with the rules that CUDA's legacy handles and HIP's have: what has
- * addresses of its owner in common with something that is open is not opened, nor is the same a second time unless STUB_REOPEN=count. */
+ * addresses of its owner in common with something that is open is not opened, nor is the same a second time unless STUB_REOPEN=count. With
+ * STUB_REOPEN=share all devices of a process share what one of them has opened, and each closes it. */
 #include "device.h"
 
 struct ipc_handle {
@@ -28,10 +29,13 @@ static enum outcome open_handle(const struct ipc_handle *handle, u64 on, struct 
         struct range *other = &ranges[i];
         int meets = other->len && other->import && other->owner == handle->process &&
                     other->base < handle->base + handle->len && handle->base < other->base + other->len;
-        if (!meets || (other->id == handle->id && other->on != on))
+        int shares = again && !strcmp(again, "share");
+        if (!meets || (other->id == handle->id && other->on != on && !shares))
             continue;
-        if (other->id != handle->id || !again || strcmp(again, "count"))
+        if (other->id != handle->id || !again || (strcmp(again, "count") && other->on == on))
             return MAPPED;
+        if (other->on != on)
+            other->more[1] = 1;
         other->refs++;
         *opened = other;
         return OPENED;

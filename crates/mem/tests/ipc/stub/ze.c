@@ -1,6 +1,10 @@
 /* In place of Level Zero's loader, libze_loader.so.1, with the rules of Intel's driver: a handle begins with a descriptor of the process that
  * made it, the same one each time; the descriptor holds the memory, also when that is freed, until the handle was put as often as it
- * was got. Who opens maps what the descriptor is of, wherever there is room. A list of commands is of one thread at a time. */
+ * was got. Who opens maps what the descriptor is of, wherever there is room; with STUB_REOPEN=same the tiles of a card get one address, which
+ * is closed once. There is one card or STUB_DEVICES, of no tiles or STUB_TILES; memory of a card with tiles lies on the first two of
+ * them if STUB_SPLIT is set, and its handle is of the first half. What is put at addresses of one's own choice has no handle. Of several devices
+ * each copies only what is its own, of the host, or mapped for it, and inside of one allocation; real ones find a slower way. A list of
+ * commands is of one device, and of one thread at a time. */
 #include "device.h"
 
 enum {
@@ -14,23 +18,49 @@ static struct exported {
 
 struct ze_handle {
     int fd, zero;
-    u64 magic, start, spare[5];
+    u64 magic, start, part, spare[4];
 };
 
-static char driver, gpu, context, list;
-static int busy;
+/* The cards, and behind them their tiles; and of each its list. */
+enum { CARDS = 4, TILES = 2, DEVICES = CARDS + CARDS * TILES };
+static char driver, context, gpus[DEVICES], lists[DEVICES];
+static int busy[DEVICES];
+
+/* What more[0] of a range says; more[1] of what is open: that all tiles of a card share it. */
+enum { PLAIN, VIRTUAL };
+
+static int setting(const char *name, int none) { return getenv(name) ? atoi(getenv(name)) : none; }
+static int cards(void) { return setting("STUB_DEVICES", 1); }
+static int tiles(void) { return setting("STUB_TILES", 0); }
+
+/* The number of a card or tile; -1 if it is none. */
+static int number(const void *on) {
+    long at = (const char *)on - gpus;
+    if (at < 0 || at >= DEVICES)
+        return -1;
+    return at < CARDS ? (at < cards() ? (int)at : -1) : (at - CARDS) / TILES < cards() && (at - CARDS) % TILES < tiles() ? (int)at : -1;
+}
+static int card_of(int number) { return number < CARDS ? number : (number - CARDS) / TILES; }
 
 unsigned zeInit(unsigned flags) { return flags > 1 || begin() ? UNINITIALIZED : OK; }
 
-static unsigned give(uint32_t *count, void **out, void *one) {
-    if (*count && out)
-        *out = one;
-    return *count = 1, OK;
+static unsigned give(uint32_t *count, void **out, char *first, int there) {
+    for (uint32_t i = 0; out && i < *count && (int)i < there; i++)
+        out[i] = first + i;
+    if (!out || *count > (uint32_t)there)
+        *count = (uint32_t)there;
+    return OK;
 }
 
-unsigned zeDriverGet(uint32_t *count, void **out) { return give(count, out, &driver); }
+unsigned zeDriverGet(uint32_t *count, void **out) { return give(count, out, &driver, 1); }
 unsigned zeDeviceGet(void *of, uint32_t *count, void **out) {
-    return of == &driver ? give(count, out, &gpu) : INVALID_ARGUMENT;
+    return of == &driver ? give(count, out, gpus, cards()) : INVALID_ARGUMENT;
+}
+unsigned zeDeviceGetSubDevices(void *of, uint32_t *count, void **out) {
+    int card = number(of);
+    if (card < 0)
+        return INVALID_ARGUMENT;
+    return give(count, out, gpus + CARDS + card * TILES, card < CARDS ? tiles() : 0);
 }
 unsigned zeContextCreate(void *of, const void *desc, void **out) {
     return of == &driver && *(const unsigned *)desc == 0xd ? (*out = &context, OK) : INVALID_ARGUMENT;
@@ -38,14 +68,26 @@ unsigned zeContextCreate(void *of, const void *desc, void **out) {
 unsigned zeContextDestroy(void *of) { return mine(), of == &context ? OK : INVALID_ARGUMENT; }
 
 unsigned zeMemAllocDevice(void *of, const void *desc, size_t size, size_t alignment, void *on, void **at) {
-    if (of != &context || on != &gpu || *(const unsigned *)desc != 0x15 || alignment > GRANULE)
+    if (of != &context || number(on) < 0 || *(const unsigned *)desc != 0x15 || alignment > GRANULE)
         return INVALID_ARGUMENT;
     enter();
     struct range *made = allocate(size);
     if (made)
-        *at = (void *)made->va;
+        *at = (void *)made->va, made->on = (u64)number(on);
     leave();
     return made ? OK : OUT_OF_DEVICE_MEMORY;
+}
+
+/* For tests: memory of such a sort, on the first card. */
+u64 stub_make(const char *sort, u64 len) {
+    struct range *made = NULL;
+    enter();
+    if (!strcmp(sort, "virtual") && (made = allocate(len)))
+        made->more[0] = VIRTUAL;
+    if (!strcmp(sort, "segments"))
+        made = allocate_two(len / 2, 0, PLAIN);
+    leave();
+    return made ? made->va : 0;
 }
 
 unsigned zeMemFree(void *of, void *at) {
@@ -74,7 +116,7 @@ unsigned zeMemGetAllocProperties(void *of, const void *at, struct properties *ou
     out->id = found ? found->id : 0;
     out->page = GRANULE;
     if (found && on)
-        *on = &gpu;
+        *on = &gpus[found->on];
     leave();
     return OK;
 }
@@ -92,6 +134,8 @@ unsigned zeMemGetIpcHandle(void *of, const void *at, struct ze_handle *out) {
     struct exported *found = NULL;
     enter();
     struct range *range = of == &context ? find((u64)at) : NULL;
+    if (range && range->more[0] == VIRTUAL)
+        range = NULL;
     for (int i = 0; range && !range->import && i < RANGES && !found; i++)
         found = exports[i].gets && exports[i].start == range->start ? &exports[i] : NULL;
     for (int i = 0; range && !range->import && i < RANGES && !found; i++)
@@ -101,7 +145,8 @@ unsigned zeMemGetIpcHandle(void *of, const void *at, struct ze_handle *out) {
         }
     if (found && found->fd >= 0) {
         found->gets++, counters[GETS]++;
-        *out = (struct ze_handle){found->fd, 0, MAGIC, found->start, {0}};
+        int is_split = tiles() > 1 && range->on < CARDS && getenv("STUB_SPLIT");
+        *out = (struct ze_handle){found->fd, 0, MAGIC, found->start, is_split ? range->len / 2 : range->len, {0}};
     }
     leave();
     return found && found->fd >= 0 ? OK : INVALID_ARGUMENT;
@@ -122,9 +167,17 @@ unsigned zeMemPutIpcHandle(void *of, struct ze_handle handle) {
 
 unsigned zeMemOpenIpcHandle(void *of, void *on, struct ze_handle handle, unsigned flags, void **at) {
     enter();
-    int is_one = of == &context && on == &gpu && !flags && handle.magic == MAGIC;
+    int is_one = of == &context && number(on) >= 0 && !flags && handle.magic == MAGIC;
     struct record *record = is_one ? record_of(handle.fd) : NULL;
-    struct range *made = record && record->start == handle.start ? import(record) : NULL;
+    const char *again = getenv("STUB_REOPEN");
+    struct range *made = NULL;
+    if (record && (record->start != handle.start || handle.part > record->len))
+        record = NULL;
+    for (int i = 0; record && again && !strcmp(again, "same") && i < RANGES && !made; i++)
+        if (ranges[i].len && ranges[i].import && ranges[i].id == record->id && card_of((int)ranges[i].on) == card_of(number(on)))
+            made = &ranges[i], made->more[1] = 1;
+    if (record && !made && (made = import(record)))
+        made->on = (u64)number(on), made->len = handle.part;
     if (made)
         *at = (void *)made->va, counters[OPENS]++;
     leave();
@@ -148,17 +201,28 @@ struct queue {
 };
 
 unsigned zeCommandListCreateImmediate(void *of, void *on, const struct queue *desc, void **out) {
-    int is_one = of == &context && on == &gpu && desc->stype == 0xe && desc->mode == 1;
-    return is_one ? (*out = &list, OK) : INVALID_ARGUMENT;
+    int is_one = of == &context && number(on) >= 0 && desc->stype == 0xe && desc->mode == 1;
+    return is_one ? (*out = &lists[number(on)], OK) : INVALID_ARGUMENT;
 }
-unsigned zeCommandListDestroy(void *of) { return mine(), of == &list ? OK : INVALID_ARGUMENT; }
+static int list_of(void *of) { return number(gpus + ((char *)of - lists)); }
+unsigned zeCommandListDestroy(void *of) { return mine(), list_of(of) >= 0 ? OK : INVALID_ARGUMENT; }
+
+static int touchable(int list, u64 at, size_t size) {
+    enter();
+    struct range *found = find(at);
+    int is_near = found && found->more[1] && card_of((int)found->on) == card_of(list);
+    int is_it = is_whole(at, size) && (!found || found->on == (u64)list || is_near);
+    leave();
+    return is_it;
+}
 
 unsigned zeCommandListAppendMemoryCopy(void *of, void *to, const void *from, size_t size, void *signal, uint32_t waits, void **wait) {
-    if (of != &list || signal || waits || wait)
+    int list = list_of(of);
+    if (list < 0 || signal || waits || wait || !touchable(list, (u64)to, size) || !touchable(list, (u64)from, size))
         return INVALID_ARGUMENT;
-    if (__atomic_exchange_n(&busy, 1, __ATOMIC_ACQUIRE))
+    if (__atomic_exchange_n(&busy[list], 1, __ATOMIC_ACQUIRE))
         return IN_USE;
     unsigned result = transfer((u64)to, (u64)from, size) ? INVALID_ARGUMENT : OK;
-    __atomic_store_n(&busy, 0, __ATOMIC_RELEASE);
+    __atomic_store_n(&busy[list], 0, __ATOMIC_RELEASE);
     return result;
 }

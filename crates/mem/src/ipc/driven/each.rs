@@ -1,0 +1,78 @@
+//! What each device of a process has of its own, by the device's number.
+
+use std::sync::{Mutex, PoisonError};
+
+use crate::gpu::CallError;
+
+/// Handles of a driver, one for each device, made when it is first wanted.
+#[derive(Debug)]
+pub(in crate::ipc) struct Each<T> {
+    /// Null where there is none yet.
+    made: Mutex<Vec<*mut T>>,
+}
+
+impl<T> Each<T> {
+    /// For so many devices.
+    pub(in crate::ipc) fn of(devices: u32) -> Self {
+        Self { made: Mutex::new(vec![std::ptr::null_mut(); devices as usize]) }
+    }
+
+    /// A device's, which is made if need be. One is made at a time.
+    ///
+    /// # Errors
+    /// What making it says; then there is none, and the next one who wants it tries again.
+    pub(in crate::ipc) fn get(
+        &self,
+        device: u32,
+        make: impl FnOnce() -> Result<*mut T, CallError>,
+    ) -> Result<*mut T, CallError> {
+        let mut all = self.made.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(found) = all.get(device as usize).copied().filter(|found| !found.is_null()) {
+            return Ok(found);
+        }
+        let made = make()?;
+        if let Some(place) = all.get_mut(device as usize) {
+            *place = made;
+        }
+        Ok(made)
+    }
+
+    /// All that were made, to be ended.
+    pub(in crate::ipc) fn take(&mut self) -> impl Iterator<Item = (u32, *mut T)> + use<T> {
+        let all = std::mem::take(self.made.get_mut().unwrap_or_else(PoisonError::into_inner));
+        (0..).zip(all).filter(|(_, made)| !made.is_null())
+    }
+}
+
+/// The device that maps and copies for memory of device `own`, or of the host, of so many devices of which one is for all else; `None` where
+/// there is nothing to tell apart.
+pub(in crate::ipc) fn among(devices: u32, by_default: u32, own: Option<u32>) -> Option<u32> {
+    (devices > 1).then(|| own.filter(|own| *own < devices).unwrap_or(by_default))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_is_made_once_and_again_only_where_that_failed() {
+        let mut one = 5;
+        let at = &raw mut one;
+        let mut each = Each::<i32>::of(3);
+        let failed = || CallError { call: "cuStreamCreate", code: 2, name: "?".to_owned(), remedy: "" };
+        assert!(each.get(1, || Err(failed())).is_err());
+        assert_eq!(each.get(1, || Ok(at)), Ok(at));
+        assert_eq!(each.get(1, || Err(failed())), Ok(at), "it is there");
+        assert_eq!(each.take().collect::<Vec<_>>(), [(1, at)]);
+        assert_eq!(each.take().count(), 0);
+    }
+
+    #[test]
+    fn one_device_is_none_among_several() {
+        assert_eq!([among(1, 0, None), among(1, 0, Some(0))], [None, None]);
+        assert_eq!(
+            [among(3, 2, None), among(3, 2, Some(1)), among(3, 2, Some(7))],
+            [Some(2), Some(1), Some(2)]
+        );
+    }
+}

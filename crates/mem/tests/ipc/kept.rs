@@ -1,0 +1,95 @@
+//! Memory of GPUs for which there is no handle, or not one of all of it: it says so, and is copied.
+
+use trunkline_mem::ipc::Passing;
+
+use crate::peer::{Pattern, Place, World};
+use crate::stub::is_there;
+
+const HALF: usize = 64 << 10;
+const LEN: usize = 2 * HALF;
+const ONE: Pattern = Pattern(0x1111_0000_2222, 7);
+const TWO: Pattern = Pattern(0x9999_8888_7777, 13);
+
+const KINDS: [&str; 3] = ["cuda", "hip", "ze"];
+
+/// The sorts of a kind that a driver gives no handle of, and what it is refused with.
+fn sorts(kind: &str) -> &'static [(&'static str, &'static str)] {
+    match kind {
+        "cuda" => &[
+            ("pooled", "Unshareable(\"memory of a pool (cudaMallocAsync)"),
+            ("unshareable", "Unshareable(\"the memory was made (cuMemCreate) without"),
+            ("fabric", "Unshareable(\"the memory was made (cuMemCreate) without"),
+        ],
+        "hip" => &[("pooled", "Other("), ("virtual", "Other(")],
+        _ => &[("virtual", "Other(")],
+    }
+}
+
+#[test]
+fn what_has_no_handle_is_found_and_copied_and_not_exported() {
+    for kind in KINDS {
+        if !is_there(kind) {
+            return;
+        }
+        let world = World::new(kind, 16 << 20);
+        let owner = world.process();
+        for (sort, why) in sorts(kind) {
+            let addr = owner.vendor(&format!("make {sort}"), &[LEN as u64]).unwrap() as usize;
+            let found = owner.find(addr + 9).unwrap();
+            assert_eq!((found.base, found.len), (addr, LEN), "{kind}, {sort}");
+            let error = owner.export(&found, Passing::Either).unwrap_err();
+            assert!(error.starts_with(why), "{kind}, {sort}: {error}");
+            assert_eq!(owner.vendor("holds", &[addr as u64, LEN as u64]), Ok(1));
+            owner.fill(Place::Own(addr), LEN, ONE).unwrap();
+            assert_eq!(owner.check(Place::Own(addr), LEN, ONE), Ok(0), "{kind}, {sort}");
+        }
+        assert_eq!(owner.number("stub_gets", 0), 0, "{kind}: no handle was made");
+    }
+}
+
+/// Bytes of two allocations, one behind the other, are one for who copies them, and no handle is of both.
+#[test]
+fn bytes_of_two_allocations_are_copied_as_one() {
+    for kind in KINDS {
+        if !is_there(kind) {
+            return;
+        }
+        let world = World::new(kind, 16 << 20);
+        let [owner, importer] = [world.process(), world.process()];
+        let first = owner.vendor("make segments", &[LEN as u64]).unwrap() as usize;
+        let second = first + HALF;
+        let found = [owner.find(first).unwrap(), owner.find(second).unwrap()];
+        assert_eq!(found.map(|one| (one.base, one.len)), [(first, HALF), (second, HALF)], "{kind}");
+        assert_ne!(found[0].id, found[1].id);
+        for (addr, len, holds) in [(first, LEN, 1), (second - 8, 16, 1), (first, LEN + 1, 0)] {
+            assert_eq!(owner.vendor("holds", &[addr as u64, len as u64]), Ok(holds), "{kind}: {len}");
+        }
+        owner.fill(Place::Own(first), LEN, ONE).unwrap();
+        assert_eq!(owner.check(Place::Own(first), LEN, ONE), Ok(0), "{kind}: over the seam");
+        let outside = owner.fill(Place::Own(first), LEN + 8, TWO).unwrap_err();
+        assert!(outside.starts_with("Outside"), "{kind}: {outside}");
+        assert_eq!(owner.check(Place::Own(first), LEN, ONE), Ok(0), "{kind}: nothing was written");
+        // Each by itself has a handle, of itself.
+        owner.fill(Place::Own(second), HALF, TWO).unwrap();
+        let parcel = owner.export(&found[1], Passing::Either).unwrap();
+        let open = importer.open(&parcel).unwrap();
+        assert_eq!(importer.check(Place::Open(open, 0), HALF, TWO), Ok(0), "{kind}");
+        assert!(importer.check(Place::Open(open, 8), HALF, TWO).unwrap_err().starts_with("Outside"));
+    }
+}
+
+/// Of memory that may be exported as a fabric handle or as a descriptor the descriptor goes along.
+#[test]
+fn what_has_a_fabric_handle_besides_goes_by_its_descriptor() {
+    if !is_there("cuda") {
+        return;
+    }
+    let world = World::new("cuda", 16 << 20);
+    let [owner, importer] = [world.process(), world.process()];
+    let addr = owner.vendor("make either", &[LEN as u64]).unwrap() as usize;
+    owner.fill(Place::Own(addr), LEN, ONE).unwrap();
+    let parcel = owner.export(&owner.find(addr).unwrap(), Passing::Either).unwrap();
+    assert!(parcel.descriptor.is_some());
+    let open = importer.open(&parcel).unwrap();
+    assert_eq!(importer.check(Place::Open(open, 0), LEN, ONE), Ok(0));
+}
