@@ -1,4 +1,5 @@
-//! Tagged messages of memory of GPUs, over libraries that stand for their drivers: everything above the driver is the real thing.
+//! Tagged messages of memory of GPUs, over libraries that stand for their drivers: everything above the driver is the real thing. Memory that a driver
+//! gives no handle of is in `kept.rs`.
 
 use std::io::Write as _;
 use std::path::Path;
@@ -16,6 +17,26 @@ const MIB: usize = 1 << 20;
 struct Stub {
     folder: tempfile::TempDir,
     device: tempfile::NamedTempFile,
+}
+
+/// Runs a test as two ranks over the library that stands for a kind's driver, with those settings of it. To be called first in the test of that name.
+pub(crate) fn over_stub(kind: &str, settings: &[(&str, &str)], name: &str, rank: impl FnOnce(World)) {
+    let library = match kind {
+        "cuda" => "libcuda.so.1",
+        "hip" => "libamdhip64.so.7",
+        _ => "libze_loader.so.1",
+    };
+    if crate::ranks::is_rank() {
+        return run_within(&[], name, 2, rank);
+    }
+    let Some(stub) = stub(kind, library) else { return };
+    let mut environment = vec![
+        ("LD_LIBRARY_PATH", stub.folder.path().as_os_str()),
+        ("STUB_DEVICE", stub.device.path().as_os_str()),
+        ("STUB_HIP_PINS", "0".as_ref()),
+    ];
+    environment.extend(settings.iter().map(|(name, value)| (*name, value.as_ref())));
+    run_within(&environment, name, 2, rank);
 }
 
 /// `None`, which is told, where there is no compiler.
@@ -38,19 +59,8 @@ fn stub(kind: &str, library: &str) -> Option<Stub> {
 }
 
 /// Allocates, exchanges both ways and frees, in little memory, at addresses that come again and overlap what is stale.
-fn exchange(kind: &str, library: &str, name: &str) {
-    let stub = if crate::ranks::is_rank() { None } else { stub(kind, library) };
-    let environment = stub.as_ref().map_or(Vec::new(), |stub| {
-        vec![
-            ("LD_LIBRARY_PATH", stub.folder.path().as_os_str()),
-            ("STUB_DEVICE", stub.device.path().as_os_str()),
-            ("STUB_HIP_PINS", "0".as_ref()),
-        ]
-    });
-    if environment.is_empty() && !crate::ranks::is_rank() {
-        return;
-    }
-    run_within(&environment, name, 2, |world: World| {
+fn exchange(kind: &str, name: &str) {
+    over_stub(kind, &[], name, |world: World| {
         let mut messages = Messages::start(&world, AnyMemory::open(kind, 0).unwrap()).unwrap();
         assert_eq!(messages.memory().name(), kind);
         let other = 1 - world.rank();
@@ -86,39 +96,27 @@ fn exchange(kind: &str, library: &str, name: &str) {
 
 #[test]
 fn memory_of_cuda_is_exchanged_in_little_memory() {
-    exchange("cuda", "libcuda.so.1", "gpus::memory_of_cuda_is_exchanged_in_little_memory");
+    exchange("cuda", "gpus::memory_of_cuda_is_exchanged_in_little_memory");
 }
 
 #[test]
 fn memory_of_hip_is_exchanged_in_little_memory() {
-    exchange("hip", "libamdhip64.so.7", "gpus::memory_of_hip_is_exchanged_in_little_memory");
+    exchange("hip", "gpus::memory_of_hip_is_exchanged_in_little_memory");
 }
 
 #[test]
 fn memory_of_level_zero_is_exchanged_in_little_memory() {
-    exchange("ze", "libze_loader.so.1", "gpus::memory_of_level_zero_is_exchanged_in_little_memory");
+    exchange("ze", "gpus::memory_of_level_zero_is_exchanged_in_little_memory");
 }
 
 /// M8: one buffer is received by turns into memory of either device of a rank and of the host, and comes whole; it is mapped once for each device, and
 /// for the host with the device that the messages were started with.
-#[test]
-fn memory_of_cuda_is_mapped_for_each_device_that_copies_it() {
-    let name = "gpus::memory_of_cuda_is_mapped_for_each_device_that_copies_it";
-    let stub = if crate::ranks::is_rank() { None } else { stub("cuda", "libcuda.so.1") };
-    let environment = stub.as_ref().map_or(Vec::new(), |stub| {
-        vec![
-            ("LD_LIBRARY_PATH", stub.folder.path().as_os_str()),
-            ("STUB_DEVICE", stub.device.path().as_os_str()),
-            ("STUB_DEVICES", "2".as_ref()),
-        ]
-    });
-    if environment.is_empty() && !crate::ranks::is_rank() {
-        return;
-    }
-    run_within(&environment, name, 2, |world: World| {
-        for started_with in [0, 1] {
-            let memory = AnyMemory::open("cuda", started_with).unwrap();
-            let other_device = AnyMemory::open("cuda", 1 - started_with).unwrap();
+fn mapped_for_each(kind: &str, settings: &[(&str, &str)], devices: [u32; 2], name: &str) {
+    over_stub(kind, settings, name, |world: World| {
+        let [one, another] = devices;
+        for [near, far] in [[one, another], [another, one]] {
+            let memory = AnyMemory::open(kind, near).unwrap();
+            let other_device = AnyMemory::open(kind, far).unwrap();
             let [near, far] = [memory.alloc(MIB).unwrap(), other_device.alloc(MIB).unwrap()];
             let mut messages = Messages::start(&world, memory).unwrap();
             let other = 1 - world.rank();
@@ -147,4 +145,29 @@ fn memory_of_cuda_is_mapped_for_each_device_that_copies_it() {
         }
         world.finish().unwrap();
     });
+}
+
+#[test]
+fn memory_of_cuda_is_mapped_for_each_device_that_copies_it() {
+    let name = "gpus::memory_of_cuda_is_mapped_for_each_device_that_copies_it";
+    mapped_for_each("cuda", &[("STUB_DEVICES", "2")], [0, 1], name);
+}
+
+#[test]
+fn memory_of_hip_is_mapped_for_each_device_that_copies_it() {
+    let name = "gpus::memory_of_hip_is_mapped_for_each_device_that_copies_it";
+    mapped_for_each("hip", &[("STUB_DEVICES", "2")], [0, 1], name);
+}
+
+#[test]
+fn memory_of_level_zero_is_mapped_for_each_card_that_copies_it() {
+    let name = "gpus::memory_of_level_zero_is_mapped_for_each_card_that_copies_it";
+    mapped_for_each("ze", &[("STUB_DEVICES", "2")], [0, 1], name);
+}
+
+/// The tiles of the one card come behind it.
+#[test]
+fn memory_of_level_zero_is_mapped_for_each_tile_that_copies_it() {
+    let name = "gpus::memory_of_level_zero_is_mapped_for_each_tile_that_copies_it";
+    mapped_for_each("ze", &[("STUB_TILES", "2")], [1, 2], name);
 }

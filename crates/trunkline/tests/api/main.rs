@@ -10,6 +10,7 @@ mod devices;
 mod gpu_windows;
 mod gpus;
 mod headers;
+mod kept;
 mod messages;
 mod moving;
 mod over;

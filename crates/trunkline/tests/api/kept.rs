@@ -1,0 +1,242 @@
+//! Memory of GPUs that no handle is of, or no one handle of all of it: of pools, of several segments, of fabric handles, of several tiles. It is sent and
+//! received like any other, by the stage where neither end can be mapped, and that is counted.
+
+use std::ffi::{CString, c_char};
+use std::mem::ManuallyDrop;
+
+use libloading::os::unix::Library;
+use trunkline::World;
+use trunkline::messages::{AnyMemory, Buffer, Counts, Messages, Place};
+
+use crate::gpus::over_stub;
+
+const LEN: usize = 512 << 10;
+
+/// What others can do with a buffer.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Reach {
+    /// It is of the host.
+    Host,
+    /// They can map it.
+    Mapped,
+    /// It is of a device, and they cannot.
+    Kept,
+}
+
+/// The sorts of memory of a kind, by the names that its stub has for them.
+fn sorts(kind: &str) -> Vec<(&'static str, Reach)> {
+    let kinds: &[_] = match kind {
+        "cuda" => &[
+            ("either", Reach::Mapped),
+            ("segments", Reach::Kept),
+            ("pooled", Reach::Kept),
+            ("unshareable", Reach::Kept),
+            ("fabric", Reach::Kept),
+        ],
+        "hip" => &[("segments", Reach::Kept), ("pooled", Reach::Kept), ("virtual", Reach::Kept)],
+        _ => &[("segments", Reach::Kept), ("virtual", Reach::Kept)],
+    };
+    [("host", Reach::Host), ("plain", Reach::Mapped)].into_iter().chain(kinds.iter().copied()).collect()
+}
+
+fn library(kind: &str) -> &'static str {
+    match kind {
+        "cuda" => "libcuda.so.1",
+        "hip" => "libamdhip64.so.7",
+        _ => "libze_loader.so.1",
+    }
+}
+
+/// A buffer of a sort, of `LEN` bytes; what is of two allocations has half of them in each.
+fn make(memory: &AnyMemory, sort: &str) -> Buffer {
+    match sort {
+        "host" => Buffer::private(LEN),
+        "plain" => Buffer::own(memory.alloc(LEN).unwrap(), LEN),
+        sort => {
+            // SAFETY: the kind has it open already.
+            let library = ManuallyDrop::new(unsafe { Library::new(library(memory.name())) }.unwrap());
+            let name = CString::new(sort).unwrap();
+            // SAFETY: this function of a stub takes a text and a number, and gives one.
+            let make =
+                unsafe { library.get::<unsafe extern "C" fn(*const c_char, u64) -> u64>(b"stub_make\0") };
+            let make = make.unwrap();
+            // SAFETY: a text that ends with zero.
+            let at = unsafe { make(name.as_ptr(), LEN as u64) };
+            assert_ne!(at, 0, "{sort}");
+            Buffer::own(at as usize, LEN)
+        }
+    }
+}
+
+fn pattern(seed: usize, len: usize) -> Vec<u8> {
+    (0..len).map(|at| (at * 7 + at / 251 + seed * 31) as u8).collect()
+}
+
+/// What has been done since.
+fn since(now: Counts, then: Counts) -> [u64; 4] {
+    [
+        now.eager - then.eager,
+        now.mapped - then.mapped,
+        now.staged - then.staged,
+        now.fallbacks - then.fallbacks,
+    ]
+}
+
+/// What sender and receiver count of a long message: eager, mapped, staged, fallbacks.
+fn counted(from: Reach, into: Reach) -> [[u64; 4]; 2] {
+    let (none, kept) = ([0; 4], |reach| u64::from(reach == Reach::Kept));
+    match (from, into) {
+        // The receiver copies it.
+        (Reach::Mapped, _) => [none, [0, 1, 0, 0]],
+        // The sender does.
+        (_, Reach::Mapped) => [[0, 1, 0, kept(from)], none],
+        _ => [[0, 0, 1, kept(from)], [0, 0, 0, kept(into)]],
+    }
+}
+
+/// Every sort is sent to every sort, short and long and over the seams of what has any: whole, by the way that is left, and counted.
+fn every_sort(kind: &str, name: &str) {
+    over_stub(kind, &[], name, |world: World| {
+        let mut messages = Messages::start(&world, AnyMemory::open(kind, 0).unwrap()).unwrap();
+        let sorts = sorts(kind);
+        let buffers: Vec<Buffer> = sorts.iter().map(|(sort, _)| make(messages.memory(), sort)).collect();
+        let mut seed = 0;
+        for (from, source) in sorts.iter().zip(&buffers) {
+            for (into, target) in sorts.iter().zip(&buffers) {
+                for (at, len) in [(LEN / 2 - 2000, 4000), (8, LEN - 16), (LEN / 2 - 20_000, 40_000)] {
+                    seed += 1;
+                    let what = format!("{len} bytes of {} to {}", from.0, into.0);
+                    let (bytes, before) = (pattern(seed, len), messages.counts());
+                    if world.rank() == 0 {
+                        messages.write(source, at, &bytes).unwrap();
+                        let source = part(source, at, len);
+                        let sending = messages.isend(1, 1, &source).unwrap();
+                        messages.wait(sending).unwrap();
+                    } else {
+                        messages.write(target, 0, &vec![0xa5; LEN]).unwrap();
+                        let receiving = messages.irecv(0, 1, &part(target, at, len)).unwrap();
+                        assert_eq!(messages.wait(receiving).unwrap().len, len as u64, "{what}");
+                        let mut all = vec![0; LEN];
+                        messages.read(target, 0, &mut all).unwrap();
+                        assert!(all[at..at + len] == bytes, "{what}: other bytes");
+                        let around = all[..at].iter().chain(&all[at + len..]);
+                        assert!(around.copied().all(|byte| byte == 0xa5), "{what}: bytes around");
+                    }
+                    let expected = match (len, world.rank()) {
+                        (4000, 0) => [1, 0, 0, 0],
+                        (4000, _) => [0; 4],
+                        (_, rank) => counted(from.1, into.1)[rank],
+                    };
+                    assert_eq!(since(messages.counts(), before), expected, "rank {}, {what}", world.rank());
+                }
+            }
+        }
+        messages.finish().unwrap();
+        world.finish().unwrap();
+    });
+}
+
+/// Some of a buffer's bytes.
+fn part(of: &Buffer, at: usize, len: usize) -> Buffer {
+    of.part(at, len).unwrap()
+}
+
+#[test]
+fn memory_of_cuda_that_has_no_handle_is_staged_and_counted() {
+    every_sort("cuda", "kept::memory_of_cuda_that_has_no_handle_is_staged_and_counted");
+}
+
+#[test]
+fn memory_of_hip_that_has_no_handle_is_staged_and_counted() {
+    every_sort("hip", "kept::memory_of_hip_that_has_no_handle_is_staged_and_counted");
+}
+
+#[test]
+fn memory_of_level_zero_that_has_no_handle_is_staged_and_counted() {
+    every_sort("ze", "kept::memory_of_level_zero_that_has_no_handle_is_staged_and_counted");
+}
+
+/// A window of such memory is nobody's to map: what is put and got goes by messages.
+fn windows(kind: &str, name: &str) {
+    over_stub(kind, &[], name, |world: World| {
+        let mut messages = Messages::start(&world, AnyMemory::open(kind, 0).unwrap()).unwrap();
+        let other = 1 - world.rank();
+        for (sort, reach) in sorts(kind).into_iter().filter(|(_, reach)| *reach != Reach::Host) {
+            let mine = make(messages.memory(), sort);
+            let window = messages.window(&mine).unwrap();
+            assert_eq!(window.is_mapped(other), reach == Reach::Mapped, "{sort}");
+            let bytes = |rank: usize| pattern(3 + rank, LEN - 16);
+            let source = Buffer::private(LEN - 16);
+            source.write(0, &bytes(world.rank())).unwrap();
+            messages.put(&window, Place::new(other, 8), &source).unwrap();
+            messages.fence(&window).unwrap();
+            let mut found = vec![0; LEN - 16];
+            messages.read(&mine, 8, &mut found).unwrap();
+            assert!(found == bytes(other), "{sort}: put");
+            let into = Buffer::private(LEN - 16);
+            messages.get(&window, Place::new(other, 8), &into).unwrap();
+            messages.flush_all(&window).unwrap();
+            into.read(0, &mut found).unwrap();
+            assert!(found == bytes(world.rank()), "{sort}: got");
+            messages.fence(&window).unwrap();
+            messages.free(window).unwrap();
+        }
+        messages.finish().unwrap();
+        world.finish().unwrap();
+    });
+}
+
+#[test]
+fn windows_of_cuda_that_have_no_handle_go_by_messages() {
+    windows("cuda", "kept::windows_of_cuda_that_have_no_handle_go_by_messages");
+}
+
+#[test]
+fn windows_of_hip_that_have_no_handle_go_by_messages() {
+    windows("hip", "kept::windows_of_hip_that_have_no_handle_go_by_messages");
+}
+
+#[test]
+fn windows_of_level_zero_that_have_no_handle_go_by_messages() {
+    windows("ze", "kept::windows_of_level_zero_that_have_no_handle_go_by_messages");
+}
+
+/// Memory of a card whose tiles have a part each is exported, and found too short where it is mapped: each message goes by the stage, and after some the
+/// memory is not tried again each time.
+#[test]
+fn memory_of_several_tiles_is_staged_and_counted() {
+    let name = "kept::memory_of_several_tiles_is_staged_and_counted";
+    over_stub("ze", &[("STUB_TILES", "2"), ("STUB_SPLIT", "1")], name, |world: World| {
+        const ROUNDS: usize = 40;
+        let mut messages = Messages::start(&world, AnyMemory::open("ze", 0).unwrap()).unwrap();
+        let card = make(messages.memory(), "plain");
+        let host = make(messages.memory(), "host");
+        let is_sender = world.rank() == 0;
+        for (source, target) in [(&card, &host), (&host, &card), (&card, &card)] {
+            let before = messages.counts();
+            for round in 0..ROUNDS {
+                let bytes = pattern(round, LEN);
+                if is_sender {
+                    messages.write(source, 0, &bytes).unwrap();
+                    let sending = messages.isend(1, 1, source).unwrap();
+                    messages.wait(sending).unwrap();
+                } else {
+                    let receiving = messages.irecv(0, 1, target).unwrap();
+                    messages.wait(receiving).unwrap();
+                    let mut found = vec![0; LEN];
+                    messages.read(target, 0, &mut found).unwrap();
+                    assert!(found == bytes, "round {round}");
+                }
+            }
+            let [eager, mapped, staged, fallbacks] = since(messages.counts(), before);
+            assert_eq!((eager, mapped), (0, 0));
+            assert_eq!(staged, if is_sender { ROUNDS as u64 } else { 0 });
+            assert!(fallbacks >= 1, "{fallbacks}");
+        }
+        let driver = messages.shares().driver;
+        assert_eq!((driver.maps, driver.leaks), (0, 0));
+        assert!((1..2 * ROUNDS as u64).contains(&driver.map_failures), "{driver:?}");
+        messages.finish().unwrap();
+        world.finish().unwrap();
+    });
+}
