@@ -64,9 +64,18 @@ impl Library {
     }
 }
 
+/// Whether a source loads by [`table`] those symbols, in order, and a table of that type has a field for each.
+#[cfg(test)]
+pub(crate) fn assert_loads<T>(source: &str, prefix: &str, symbols: &[&CStr]) {
+    // Every field of the table is a pointer.
+    assert_eq!(size_of::<T>() / size_of::<usize>(), symbols.len());
+    let symbols: Vec<&str> = symbols.iter().map(|symbol| symbol.to_str().unwrap()).collect();
+    assert_eq!(loaded(source, prefix), symbols);
+}
+
 /// The symbols that a source loads by [`table`], in order; each with a field and a type that are named as it is.
 #[cfg(test)]
-pub(crate) fn loaded<'a>(source: &'a str, prefix: &str) -> Vec<&'a str> {
+fn loaded<'a>(source: &'a str, prefix: &str) -> Vec<&'a str> {
     let mut symbols = Vec::new();
     for line in source.lines().map(|line| line.split_whitespace().collect::<Vec<_>>()) {
         let [field, kind, symbol] = line[..] else { continue };

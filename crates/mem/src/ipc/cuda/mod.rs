@@ -77,29 +77,7 @@ pub enum Opened {
     Segment(usize),
 }
 
-impl Cuda {
-    /// Opens the driver that is installed. Memory of others will be mapped for that device, by its number in this process.
-    ///
-    /// # Errors
-    /// [`NoMemory`].
-    pub fn open_device(device: u32) -> Result<Self, NoMemory> {
-        Ok(Self::with(CudaDriver::new(device)?)?)
-    }
-}
-
 impl CudaDriver {
-    fn new(device: u32) -> Result<Self, NoMemory> {
-        let cuda = Library::new(crate::gpu::cuda::load()?)?;
-        let calls = calls::load()?;
-        if device >= cuda.devices() {
-            return Err(NoMemory::Device { vendor: "NVIDIA", device, devices: cuda.devices() });
-        }
-        let streams = Each::of(cuda.devices());
-        let this = Self { cuda, calls, device, streams };
-        this.stream(device).map_err(Missing::Driver)?;
-        Ok(this)
-    }
-
     /// The stream of a device, whose context is kept from the first time on.
     fn stream(&self, device: u32) -> Result<*mut Stream, CallError> {
         self.streams.get(device, || {
@@ -176,6 +154,18 @@ impl Driver for CudaDriver {
     type Opened = Opened;
 
     const KINDS: &'static [u8] = &[Handle::CUDA, Handle::CUDA_SEGMENT];
+
+    fn begin(device: u32) -> Result<Self, NoMemory> {
+        let cuda = Library::new(crate::gpu::cuda::load()?)?;
+        let calls = calls::load()?;
+        if device >= cuda.devices() {
+            return Err(NoMemory::Device { vendor: "NVIDIA", device, devices: cuda.devices() });
+        }
+        let streams = Each::of(cuda.devices());
+        let this = Self { cuda, calls, device, streams };
+        this.stream(device).map_err(Missing::Driver)?;
+        Ok(this)
+    }
 
     /// Those of legacy handles, which are the stricter ones; descriptors are for segments.
     fn caps(&self) -> Caps {

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::os::fd::OwnedFd;
 
-use crate::ipc::error::{Cause, CloseError, ExportError, OpenError};
+use crate::ipc::error::{Cause, CloseError, ExportError, NoMemory, OpenError};
 use crate::ipc::{Allocation, Caps, Passing};
 
 use super::Sealed;
@@ -26,6 +26,14 @@ pub trait Driver: fmt::Debug + Send + Sync {
 
     /// Numbers of its kinds of handle, the usual one first.
     const KINDS: &'static [u8];
+
+    /// Begins, with memory of others to be mapped for that device by default.
+    ///
+    /// # Errors
+    /// [`NoMemory`].
+    fn begin(device: u32) -> Result<Self, NoMemory>
+    where
+        Self: Sized;
 
     /// What it does and does not, of the kinds of memory that it has.
     fn caps(&self) -> Caps;

@@ -18,7 +18,7 @@ pub(super) use each::{Each, among};
 pub(super) use sealed::Sealed;
 
 use self::imports::Imports;
-use super::error::{Cause, CloseError, CopyError, ExportError, FindError, NotClosed, OpenError};
+use super::error::{Cause, CloseError, CopyError, ExportError, FindError, NoMemory, NotClosed, OpenError};
 use super::here::Here;
 use super::host::random;
 use super::{
@@ -43,13 +43,14 @@ pub struct Driven<D: Driver> {
 const PIECES_MAX: usize = 4096;
 
 impl<D: Driver> Driven<D> {
-    /// With a driver that has begun.
+    /// Opens the driver that is installed. Memory of others is mapped for that device, by its number in this process, unless it is another one
+    /// that copies.
     ///
     /// # Errors
-    /// What the system says.
-    pub(super) fn with(driver: D) -> Result<Self, Cause> {
+    /// [`NoMemory`].
+    pub fn open_device(device: u32) -> Result<Self, NoMemory> {
+        let (driver, here) = (Arc::new(D::begin(device)?), Here::new()?);
         let imports = RwLock::new(Imports::new());
-        let (driver, here) = (Arc::new(driver), Here::new()?);
         Ok(Self { driver, here, process: random()?, turn: Mutex::default(), imports })
     }
 

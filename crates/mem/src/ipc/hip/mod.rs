@@ -50,29 +50,7 @@ unsafe impl Send for HipDriver {}
 // SAFETY: as above.
 unsafe impl Sync for HipDriver {}
 
-impl Hip {
-    /// Opens the runtime that is installed. Memory of others will be mapped for that device, by its number in this process.
-    ///
-    /// # Errors
-    /// [`NoMemory`].
-    pub fn open_device(device: u32) -> Result<Self, NoMemory> {
-        Ok(Self::with(HipDriver::new(device)?)?)
-    }
-}
-
 impl HipDriver {
-    fn new(device: u32) -> Result<Self, NoMemory> {
-        let hip = Library::new(crate::gpu::hip::load()?)?;
-        let calls = calls::load()?;
-        if device >= hip.devices() {
-            return Err(NoMemory::Device { vendor: "AMD", device, devices: hip.devices() });
-        }
-        let streams = Each::of(hip.devices());
-        let this = Self { hip, calls, device, streams, ids: Ids::default(), exports: Mutex::default() };
-        this.stream(device).map_err(Missing::Driver)?;
-        Ok(this)
-    }
-
     fn stream(&self, device: u32) -> Result<*mut HipStream, CallError> {
         self.streams.get(device, || {
             let mut made = ptr::null_mut();
@@ -144,6 +122,18 @@ impl Driver for HipDriver {
     type Opened = u32;
 
     const KINDS: &'static [u8] = &[Handle::HIP];
+
+    fn begin(device: u32) -> Result<Self, NoMemory> {
+        let hip = Library::new(crate::gpu::hip::load()?)?;
+        let calls = calls::load()?;
+        if device >= hip.devices() {
+            return Err(NoMemory::Device { vendor: "AMD", device, devices: hip.devices() });
+        }
+        let streams = Each::of(hip.devices());
+        let this = Self { hip, calls, device, streams, ids: Ids::default(), exports: Mutex::default() };
+        this.stream(device).map_err(Missing::Driver)?;
+        Ok(this)
+    }
 
     fn caps(&self) -> Caps {
         Caps {

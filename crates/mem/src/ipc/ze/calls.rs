@@ -75,12 +75,10 @@ pub(super) fn open_error(error: CallError) -> OpenError {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::gpu::library::assert_loads;
 
     #[test]
     fn every_field_has_its_symbol() {
-        // Every field of the table is a pointer.
-        assert_eq!(size_of::<Calls>() / size_of::<usize>(), calls::SYMBOLS.len());
-        let loaded = crate::gpu::library::loaded(include_str!("calls.rs"), "ze");
-        assert_eq!(loaded, calls::SYMBOLS.map(|symbol| symbol.to_str().unwrap()));
+        assert_loads::<Calls>(include_str!("calls.rs"), "ze", &calls::SYMBOLS);
     }
 }

@@ -59,40 +59,7 @@ unsafe impl Send for ZeDrivers {}
 // SAFETY: as above.
 unsafe impl Sync for ZeDrivers {}
 
-impl LevelZero {
-    /// Opens the driver that is installed. Memory of others will be mapped for that device, by its number in this process.
-    ///
-    /// # Errors
-    /// [`NoMemory`].
-    pub fn open_device(device: u32) -> Result<Self, NoMemory> {
-        Ok(Self::with(ZeDrivers::new(device)?)?)
-    }
-}
-
 impl ZeDrivers {
-    fn new(device: u32) -> Result<Self, NoMemory> {
-        let calls = calls::load()?;
-        // SAFETY: one flag; may be called again and by others.
-        check("zeInit", unsafe { (calls.init)(ze::INIT_FLAG_GPU_ONLY) }).map_err(Missing::Driver)?;
-        let mut driver: *mut ZeDriver = ptr::null_mut();
-        let mut drivers = 1;
-        // SAFETY: room for one, and the number says so.
-        let code = unsafe { (calls.driver_get)(&raw mut drivers, &raw mut driver) };
-        check("zeDriverGet", code).map_err(Missing::Driver)?;
-        let devices = if drivers == 0 { Vec::new() } else { devices(&calls, driver)? };
-        if device as usize >= devices.len() {
-            return Err(NoMemory::Device { vendor: "Intel", device, devices: devices.len() as u32 });
-        }
-        let desc = ze::ZeContextDesc { stype: ze::STRUCTURE_TYPE_CONTEXT_DESC, next: ptr::null(), flags: 0 };
-        let mut context = ptr::null_mut();
-        // SAFETY: a description and a place of ours.
-        let code = unsafe { (calls.context_create)(driver, &raw const desc, &raw mut context) };
-        check("zeContextCreate", code).map_err(Missing::Driver)?;
-        let this = Self { calls, context, devices, device, open: Mutex::default() };
-        drop(this.list(device).map_err(Missing::Driver)?);
-        Ok(this)
-    }
-
     fn handle(&self, device: u32) -> *mut ZeDevice {
         self.devices.get(device as usize).map_or(ptr::null_mut(), |device| device.handle)
     }
@@ -215,6 +182,29 @@ impl Driver for ZeDrivers {
     type Opened = ();
 
     const KINDS: &'static [u8] = &[Handle::LEVEL_ZERO];
+
+    fn begin(device: u32) -> Result<Self, NoMemory> {
+        let calls = calls::load()?;
+        // SAFETY: one flag; may be called again and by others.
+        check("zeInit", unsafe { (calls.init)(ze::INIT_FLAG_GPU_ONLY) }).map_err(Missing::Driver)?;
+        let mut driver: *mut ZeDriver = ptr::null_mut();
+        let mut drivers = 1;
+        // SAFETY: room for one, and the number says so.
+        let code = unsafe { (calls.driver_get)(&raw mut drivers, &raw mut driver) };
+        check("zeDriverGet", code).map_err(Missing::Driver)?;
+        let devices = if drivers == 0 { Vec::new() } else { devices(&calls, driver)? };
+        if device as usize >= devices.len() {
+            return Err(NoMemory::Device { vendor: "Intel", device, devices: devices.len() as u32 });
+        }
+        let desc = ze::ZeContextDesc { stype: ze::STRUCTURE_TYPE_CONTEXT_DESC, next: ptr::null(), flags: 0 };
+        let mut context = ptr::null_mut();
+        // SAFETY: a description and a place of ours.
+        let code = unsafe { (calls.context_create)(driver, &raw const desc, &raw mut context) };
+        check("zeContextCreate", code).map_err(Missing::Driver)?;
+        let this = Self { calls, context, devices, device, open: Mutex::default() };
+        drop(this.list(device).map_err(Missing::Driver)?);
+        Ok(this)
+    }
 
     fn caps(&self) -> Caps {
         Caps {
