@@ -166,6 +166,7 @@ fn references_wait_for_their_announcement() {
     let a = name(0, 5);
     let (near, far) = (one.arrive(a, 0, 1).unwrap(), one.arrive(a, 0xff, 2).unwrap());
     assert_eq!(one.importer.resolve(&near, GPU), Ok(Resolved::Wait));
+    assert_eq!(one.announce(name(0, 6), 0x1000, 0x100), Err(AnnounceError::Name(name(0, 6))));
     assert_eq!(one.announce(name(0, 4), 0x1000, 0x100), Err(AnnounceError::Name(name(0, 4))));
     one.announce(a, 0x1000, 0x100).unwrap();
     assert_eq!(one.importer.resolve(&far, GPU), Err(ResolveError::Outside));
