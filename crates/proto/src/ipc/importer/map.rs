@@ -125,11 +125,15 @@ impl Importer {
         Resolved::Map(mapping)
     }
 
-    /// What lies in the way is stale. It is unmapped first, unless somebody uses it.
+    /// What lies in the way is stale, or what asks is. In the first case it is unmapped first, unless somebody uses it.
     fn clear(&mut self, mapping: MappingId, other: usize) -> Resolved {
-        let entries = self.sources.get(mapping.source.0).map(|source| &source.entries);
-        let used = entries.and_then(|entries| entries.get(other)).is_none_or(|entry| entry.pins > 0);
-        if used && !self.mutant.is("ipc-clears-under-use") {
+        let of = |slot: usize| self.sources.get(mapping.source.0).and_then(|source| source.entries.get(slot));
+        let Some((asks, other_is)) = of(mapping.name.id().slot as usize).zip(of(other)) else {
+            return Resolved::Failed;
+        };
+        let used = other_is.pins > 0 && !self.mutant.is("ipc-clears-under-use");
+        let newer = other_is.order > asks.order && !self.mutant.is("ipc-clears-the-newer");
+        if used || newer {
             self.counts.stale += 1;
             return Resolved::Failed;
         }

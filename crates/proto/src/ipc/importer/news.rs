@@ -55,6 +55,7 @@ impl Importer {
             return Err(AnnounceError::Gone);
         };
         let (name, generation) = (announce.name, announce.name.id().generation);
+        let order = source.announced + 1;
         let entry = source.place(name);
         let fits = match entry.state {
             State::Vacant | State::Awaited if takes_any => true,
@@ -67,7 +68,8 @@ impl Importer {
         }
         let awaited = entry.state == State::Awaited;
         (entry.state, entry.generation, entry.span) = (State::Known, generation, Some(announce.span));
-        source.awaited -= usize::from(awaited);
+        entry.order = order;
+        (source.announced, source.awaited) = (order, source.awaited - usize::from(awaited));
         Ok(())
     }
 

@@ -127,7 +127,7 @@ impl World {
     pub(in super::super) fn print(&self) -> u64 {
         let mut hasher = DefaultHasher::new();
         self.exporter.print(&mut hasher);
-        (self.alive, self.now, self.allocations, self.freed, self.misused, &self.buffers).hash(&mut hasher);
+        (self.alive, self.now, self.allocations, self.freed, &self.buffers).hash(&mut hasher);
         (&self.exporting, &self.exports, &self.sending).hash(&mut hasher);
         for peer in &self.peers {
             (peer.alive, peer.leaving, peer.said, peer.gone, &peer.operations, &peer.opening, &peer.held)
