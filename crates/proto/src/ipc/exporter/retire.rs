@@ -25,7 +25,9 @@ impl Exporter {
     pub(super) fn end_stale(&mut self, slot: u32) {
         self.counts.stale += 1;
         let (of, under_use) = (self.entries.at(slot), self.mutant.is("ipc-ends-stale-under-use"));
-        if let Some((id, _)) = of.filter(|(_, entry)| under_use && entry.state == State::Live && entry.pins > 0) {
+        if let Some((id, _)) =
+            of.filter(|(_, entry)| under_use && entry.state == State::Live && entry.pins > 0)
+        {
             return self.condemn_used(id);
         }
         self.retire_at(slot);

@@ -194,7 +194,8 @@ fn each_way_to_ask_memory_back_leaves_nothing() {
                 let exports = world.is_possible(Step::Exported(0, true));
                 exports.then(|| world.step(Step::Exported(0, true)));
             }
-            let frees = [0, 3].map(|buffer| if in_use { Step::FreeUnderUse(buffer) } else { Step::Free(buffer) });
+            let frees =
+                [0, 3].map(|buffer| if in_use { Step::FreeUnderUse(buffer) } else { Step::Free(buffer) });
             if !in_use {
                 settle(&mut world, &[]);
                 assert_eq!((world.mapped(), world.exporter.usage().live.entries), (4, 2));

@@ -93,10 +93,13 @@ fn what_is_stale_and_in_use_stays_until_its_messages_are_done() {
             let Some(Command::Query(query)) = one.exporter.poll(at(1)) else { unreachable!() };
             one.exporter.queried(query, None);
         }
-        assert_eq!(one.exporter.lookup(span(0x1000, 1), Known::Allocation(A())), match again {
-            Some(memory) if memory.span.start() == 0x1000 => Found::Stale,
-            _ => Found::Absent,
-        });
+        assert_eq!(
+            one.exporter.lookup(span(0x1000, 1), Known::Allocation(A())),
+            match again {
+                Some(memory) if memory.span.start() == 0x1000 => Found::Stale,
+                _ => Found::Absent,
+            }
+        );
         assert_eq!(one.exporter.counts().stale, 1);
         for (peer, sent) in [one.peer, other].into_iter().zip(sent) {
             assert_eq!((one.exporter.retire(peer), one.exporter.poll(at(1))), (None, None), "{again:?}");

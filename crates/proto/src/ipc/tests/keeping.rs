@@ -114,7 +114,9 @@ fn what_is_in_use_when_the_budget_becomes_nothing_goes_with_its_message() {
 /// However closely messages follow each other: what was beyond a lowered budget when it was lowered is used by no more of them.
 #[test]
 fn what_is_beyond_a_lowered_budget_ends_though_messages_never_pause() {
-    for (budget, why) in [(Amount::NONE, Why::Off), (amount(1, 1000), Why::NoRoom), (amount(4, 150), Why::NoRoom)] {
+    for (budget, why) in
+        [(Amount::NONE, Why::Off), (amount(1, 1000), Why::NoRoom), (amount(4, 150), Why::NoRoom)]
+    {
         let mut one = Exporting::new(config(4, 1000));
         let memory = [numbered(0, 100), numbered(1, 100)];
         let used = memory.map(|memory| one.send(&one.ask(memory), at(1)).unwrap());
@@ -125,7 +127,10 @@ fn what_is_beyond_a_lowered_budget_ends_though_messages_never_pause() {
         assert_eq!((one.exporter.retire(one.peer), one.exporter.poll(at(1))), (None, None));
         // Further messages, before those are done; who wants it for this message alone may have it.
         let further: Vec<_> = memory.iter().map(|memory| one.send(&one.ask(*memory), at(2))).collect();
-        let shared: Vec<_> = further.iter().map(|sent| sent.as_ref().map(|sent| sent.pin.name()).map_err(|why| *why)).collect();
+        let shared: Vec<_> = further
+            .iter()
+            .map(|sent| sent.as_ref().map(|sent| sent.pin.name()).map_err(|why| *why))
+            .collect();
         assert_eq!(shared.iter().filter(|sent| **sent == Err(why)).count(), 2 - kept, "{shared:?}");
         let passing = one.send(&Ask { passing: true, ..one.ask(memory[0]) }, at(2)).unwrap();
         for sent in used.into_iter().chain(further.into_iter().flatten()).chain([passing]) {

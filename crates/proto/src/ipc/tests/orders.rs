@@ -73,19 +73,20 @@ fn every_order(setup: Setup, acts: &[&[Step]]) -> usize {
 fn every_order_of_what_is_delivered_has_the_same_end() {
     let (a, b, c) = (Step::Allocate(0), Step::Allocate(1), Step::Allocate(2));
     // A buffer, and one across its end in its place.
-    let acts: [&[Step]; 2] = [&[a, send(0, 0), send(0, 0), send(0, 1)], &[Step::Free(0), b, send(1, 0), send(1, 1)]];
+    let acts: [&[Step]; 2] =
+        [&[a, send(0, 0), send(0, 0), send(0, 1)], &[Step::Free(0), b, send(1, 0), send(1, 1)]];
     let states = every_order(setup(4, 2), &acts);
-    assert!(states > 300, "{states}");
+    assert!(states > 700, "{states}");
     // Two at once, one of which is asked back under use and comes again.
     let acts: [&[Step]; 2] = [&[a, c, send(0, 0), send(2, 0), Step::Release(0), send(2, 0)], &[send(0, 0)]];
     let states = every_order(setup(4, 1), &acts);
-    assert!(states > 300, "{states}");
+    assert!(states > 400, "{states}");
     // A peer is drained, and told again; then nothing may be kept.
     let shrink = Step::Shrink(Amount::NONE);
     let acts: [&[Step]; 3] =
         [&[a, send(0, 0), Step::Drain(0), send(0, 0)], &[send(0, 0), send(0, 1), shrink], &[send(0, 0)]];
     let states = every_order(setup(4, 2), &acts);
-    assert!(states > 300, "{states}");
+    assert!(states > 100, "{states}");
 }
 
 /// What the user does at once. What is asked back while messages use it comes last: who sends it again before they are done gets another

@@ -51,7 +51,11 @@ impl World {
             return;
         }
         let usage = self.exporter.usage();
-        assert_eq!((usage.zombies, usage.passing), (Amount::NONE, Amount::NONE), "{usage:?} and nobody uses it");
+        assert_eq!(
+            (usage.zombies, usage.passing),
+            (Amount::NONE, Amount::NONE),
+            "{usage:?} and nobody uses it"
+        );
         assert_eq!(usage.idle, usage.live.entries, "{usage:?} and nobody uses it");
         let off = self.exporter.config().budget.is_none();
         assert!(!off || usage.live == Amount::NONE, "{usage:?} and nothing may be kept");
