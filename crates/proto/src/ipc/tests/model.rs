@@ -244,7 +244,7 @@ fn a_buffer_that_no_driver_maps() {
 fn a_budget_that_changes_again_and_again() {
     let passing = Step::Send { buffer: 0, peer: 0, place: 0, passing: true };
     let steps = [(send(0, 0), 2), (passing, 1), (Step::Shrink(amount(0)), 1), (Step::Grow(amount(1)), 1)];
-    seen(everything(setup(2, 1), &[A], &steps), 5_000);
+    seen(everything(setup(2, 1), &[A], &steps), 2_500);
 }
 
 #[test]
