@@ -96,6 +96,30 @@ fn a_budget_of_16_then_0_then_16_converges_under_load() {
     }
 }
 
+/// A message that nobody receives yet holds its buffer, and no further one does.
+#[test]
+fn a_budget_of_0_lets_no_message_follow_another() {
+    let world = World::new(64, 16, By::Bytes);
+    let [owner, other] = world.pair();
+    let addr = owner.alloc(MIB);
+    owner.fill(addr, MIB, 1);
+    for round in 0..3 {
+        let begun = [owner.send(addr, MIB), owner.send(addr, MIB)];
+        owner.shrink(0);
+        assert_eq!(owner.send(addr, MIB), Began::Elsewhere(0), "off");
+        let look = owner.look();
+        assert_eq!((look.live, look.passing, look.unexports), (0, 1, round), "{look:?}");
+        for began in begun {
+            let number = other.receive();
+            assert_eq!((other.received(number, 1), owner.sent(began)), ((COPIED, 0), COPIED));
+        }
+        let look = owner.until(SOON, |look| look.passing + look.zombies == 0);
+        let there = other.look();
+        assert_eq!((look.unexports, there.maps, there.unmaps), (round + 1, round + 1, round + 1), "{look:?}");
+        owner.grow(16);
+    }
+}
+
 #[test]
 fn what_is_freed_and_never_sent_again_is_given_back_in_30_seconds() {
     let world = World::new(64, 16, By::Bytes);

@@ -94,6 +94,9 @@ pub(super) struct Entry {
     pub(super) listed: bool,
     /// Whether it goes as soon as no message uses it.
     pub(super) passing: bool,
+    /// Whether that is because it was asked back: then a further message that wants it kept may use it only if there is room to keep
+    /// it, so that it does end.
+    pub(super) asked_back: bool,
     /// Messages that use it, and who exports it.
     pub(super) pins: u32,
     /// Peers that were told of it and have not let it go.
@@ -110,7 +113,8 @@ impl Entry {
     /// One that its first pin exports.
     pub(super) const fn new(memory: Allocation, passing: bool, now: Instant, checked: u32) -> Self {
         let (state, links) = (State::Exporting, Links::NONE);
-        Self { memory, state, listed: true, passing, pins: 1, held: 0, used: now, checked, links }
+        let (listed, asked_back) = (true, false);
+        Self { memory, state, listed, passing, asked_back, pins: 1, held: 0, used: now, checked, links }
     }
 
     /// Whether it waits among those that may be evicted.

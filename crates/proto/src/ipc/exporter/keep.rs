@@ -22,23 +22,36 @@ impl Exporter {
     }
 
     /// From now on at most so much may be kept, by either measure; 0 of one: nothing, and messages go another way. What is beyond
-    /// is retired, the least recently used first; what messages use, as soon as they are done. Tables keep their size, as the
-    /// generations of names live in them.
+    /// is retired, the least recently used first; what messages use, as soon as they are done, and further ones go another way
+    /// meanwhile, so that this comes however closely they follow each other. Tables keep their size, as the generations of names
+    /// live in them.
     pub fn shrink(&mut self, budget: Amount) {
         let kept = &mut self.config.budget;
         kept.entries = kept.entries.min(budget.entries);
         kept.bytes = kept.bytes.min(budget.bytes);
-        if !self.mutant.is("ipc-stays-over-budget") {
-            self.converge();
+        if self.mutant.is("ipc-stays-over-budget") {
+            return;
+        }
+        self.converge();
+        if !self.mutant.is("ipc-keeps-what-is-used") {
+            self.let_pass_until(|exporter| exporter.live.fits(exporter.config.budget));
         }
     }
 
     /// Asks memory back: of what is kept, at most so many bytes stay. The least recently used goes first; then what messages use,
     /// as soon as they are done. The budget stays as it is.
     pub fn trim(&mut self, bytes: u64) {
+        if self.mutant.is("ipc-trims-nothing") {
+            return;
+        }
         while self.live.bytes > bytes && self.evict() {}
+        self.let_pass_until(|exporter| exporter.live.bytes <= bytes);
+    }
+
+    /// Of what messages use, so much goes with the last of them that it is enough.
+    fn let_pass_until(&mut self, is_enough: impl Fn(&Self) -> bool) {
         for slot in 0..self.entries.places() as u32 {
-            if self.live.bytes <= bytes {
+            if is_enough(self) {
                 return;
             }
             if let Some((id, entry)) = self.entries.at(slot)
@@ -51,11 +64,11 @@ impl Exporter {
     }
 
     /// The export of a pin goes with whoever uses it last, however much may be kept: who lent it for long wants it back. Whoever asks for it
-    /// meanwhile and wants it kept has it kept.
+    /// meanwhile and wants it kept has it kept, if there is room.
     pub fn let_go(&mut self, pin: &Pin) {
         let id = pin.name.id();
-        let kept = self.entries.get(id).is_some_and(|entry| entry.listed && !entry.passing && entry.pins > 0);
-        if kept && !self.mutant.is("ipc-keeps-what-was-lent") {
+        let used = self.entries.get(id).is_some_and(|entry| entry.listed && entry.pins > 0);
+        if used && !self.mutant.is("ipc-keeps-what-was-lent") {
             self.let_pass(id);
         }
     }
@@ -95,25 +108,33 @@ impl Exporter {
         }
     }
 
-    /// One that goes with its last message is kept from now on, if there is room.
-    pub(super) fn adopt(&mut self, id: SlotId) {
-        let Some(entry) = self.entries.get(id).filter(|entry| entry.passing) else { return };
-        let one = self.config.one(entry.memory);
-        if self.closing || !self.live.and(self.zombies).and(one).fits(self.config.budget) {
-            return;
+    /// A message that wants it kept finds one that goes with its last message: it is kept from now on, if there is room. Without,
+    /// the message may use it all the same; but not if nothing may be kept, or if it was asked back.
+    pub(super) fn adopt(&mut self, id: SlotId) -> Result<(), Why> {
+        let Some(entry) = self.entries.get(id).filter(|entry| entry.passing) else { return Ok(()) };
+        let (one, asked_back) = (self.config.one(entry.memory), entry.asked_back);
+        let budget = self.config.budget;
+        if !self.live.and(self.zombies).and(one).fits(budget) {
+            let is_off = budget.is_none();
+            let shared = !asked_back && !is_off || self.mutant.is("ipc-shares-beyond-the-budget");
+            return if shared { Ok(()) } else { Err(if is_off { Why::Off } else { Why::NoRoom }) };
         }
         if let Some(entry) = self.entries.get_mut(id) {
-            entry.passing = false;
+            (entry.passing, entry.asked_back) = (false, false);
             self.passing -= one;
             self.live += one;
         }
+        Ok(())
     }
 
-    /// One that is in use goes with its last message from now on.
+    /// One that is in use is asked back: it goes with its last message from now on.
     fn let_pass(&mut self, id: SlotId) {
         let Some(entry) = self.entries.get_mut(id) else { return };
         let one = self.config.one(entry.memory);
-        entry.passing = true;
+        entry.asked_back = true;
+        if core::mem::replace(&mut entry.passing, true) {
+            return;
+        }
         self.live -= one;
         self.passing += one;
     }
@@ -147,9 +168,6 @@ impl Exporter {
     fn evict_pinned(&mut self) -> bool {
         let used = self.entries.iter().find(|(_, entry)| entry.listed && entry.state == State::Live);
         let Some((id, _)) = used else { return false };
-        if let Some(entry) = self.entries.get_mut(id) {
-            (entry.pins, entry.held) = (0, 0);
-        }
         self.condemn_used(id);
         true
     }

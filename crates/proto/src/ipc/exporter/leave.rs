@@ -13,7 +13,9 @@ impl Exporter {
         let Some((_, slot)) = Span::new(address, 1).and_then(|byte| self.index.containing(&(), byte)) else {
             return false;
         };
-        self.retire_at(slot);
+        if !self.mutant.is("ipc-releases-nothing") {
+            self.retire_at(slot);
+        }
         true
     }
 
@@ -38,7 +40,8 @@ impl Exporter {
     /// That peer is to let go all that it was told of: what messages to it use, once they are done. Until it has, its messages go
     /// another way; then it may be told again.
     pub fn drain(&mut self, peer: PeerId) {
-        let Some(peer) = self.peers.get_mut(peer.0) else { return };
+        let nobody = self.mutant.is("ipc-drains-nothing");
+        let Some(peer) = self.peers.get_mut(peer.0).filter(|_| !nobody) else { return };
         for slot in 0..peer.toward.len() {
             let toward = &mut peer.toward[slot];
             if toward.held == Held::Announced {
@@ -77,8 +80,8 @@ impl Exporter {
     /// go by then may be said to be [`Exporter::gone`].
     pub fn close(&mut self) {
         self.closing = true;
-        while let Some(id) = self.find_listed(0, |_| true) {
-            self.retire_at(id.slot);
+        for slot in 0..self.entries.places() as u32 {
+            self.retire_at(slot);
         }
     }
 

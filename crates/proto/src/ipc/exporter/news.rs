@@ -65,6 +65,9 @@ impl Exporter {
             Outcome::Copied => toward.succeeded(),
             Outcome::Ended => {}
         }
+        if outcome == Outcome::NotMapped && self.mutant.is("ipc-pins-what-failed") {
+            return;
+        }
         toward.pins = toward.pins.saturating_sub(1);
         let over = self.entries.get(id).is_none_or(|entry| entry.state != State::Live);
         let goes = toward.held == Held::Draining || toward.held == Held::Announced && over;
@@ -178,7 +181,6 @@ impl Exporter {
             entry.checked = query.epoch;
             return;
         }
-        self.counts.stale += 1;
-        self.retire_at(query.name.id().slot);
+        self.end_stale(query.name.id().slot);
     }
 }

@@ -20,8 +20,23 @@ impl Exporter {
         }
     }
 
-    /// A planted bug: as if no message used it.
+    /// The memory of that export is not what it was.
+    pub(super) fn end_stale(&mut self, slot: u32) {
+        self.counts.stale += 1;
+        let (of, under_use) = (self.entries.at(slot), self.mutant.is("ipc-ends-stale-under-use"));
+        if let Some((id, _)) =
+            of.filter(|(_, entry)| under_use && entry.state == State::Live && entry.pins > 0)
+        {
+            return self.condemn_used(id);
+        }
+        self.retire_at(slot);
+    }
+
+    /// A planted bug: as if no message used it, and no peer had it.
     pub(super) fn condemn_used(&mut self, id: SlotId) {
+        if let Some(entry) = self.entries.get_mut(id) {
+            (entry.pins, entry.held) = (0, 0);
+        }
         self.unlist(id);
         self.condemn(id);
     }

@@ -146,10 +146,8 @@ impl Exporter {
     fn hit(&mut self, name: Name, ask: &Ask) -> Shared {
         let id = name.id();
         self.remember(name, matches!(ask.known, Known::Allocation(_)));
-        if !ask.passing {
-            self.adopt(id);
-        }
-        match self.pin(name, ask) {
+        let room = if ask.passing { Ok(()) } else { self.adopt(id) };
+        match room.and_then(|()| self.pin(name, ask)) {
             Ok(sent) => {
                 self.counts.hits += 1;
                 self.counts.announced += u64::from(sent.announce);
@@ -179,7 +177,7 @@ impl Exporter {
             return Err(Why::PassedOver);
         }
         let announce = match toward.held {
-            Held::No => true,
+            Held::No => entry.held == 0 || !self.mutant.is("ipc-tells-one-peer"),
             Held::Announced => self.mutant.is("ipc-announces-each-time"),
             Held::Draining | Held::Due | Held::Told => return Err(Why::Draining),
         };
@@ -241,8 +239,7 @@ impl Exporter {
             return;
         }
         while let Some((_, slot)) = self.index.overlapping(&(), memory.span) {
-            self.counts.stale += 1;
-            self.retire_at(slot);
+            self.end_stale(slot);
         }
     }
 
@@ -284,6 +281,11 @@ impl Exporter {
         let entry = self.entries.get(id).filter(|entry| entry.state == State::Exporting);
         let Some(entry) = entry else { return Err(NewsError::NoExport) };
         let (one, passing) = (self.config.one(entry.memory), entry.passing);
+        if self.mutant.is("ipc-keeps-what-failed") {
+            self.entries.get_mut(id).into_iter().for_each(|entry| entry.state = State::Live);
+            self.unpin(id, Instant::default());
+            return Ok(Why::NotExported);
+        }
         self.unlist(id);
         if passing {
             self.passing -= one

@@ -121,6 +121,8 @@ pub(super) struct Entry {
     pub(super) state: State,
     /// Where it lies at the exporter, once that is known.
     pub(super) span: Option<Span>,
+    /// Which announcement of its exporter it is: of two that overlap the later one is there, and the other one gone.
+    pub(super) order: u64,
     /// Operations that use it.
     pub(super) pins: u32,
     /// Few: a place each.
@@ -129,7 +131,7 @@ pub(super) struct Entry {
 
 impl Entry {
     pub(super) const NONE: Self =
-        Self { generation: 0, state: State::Vacant, span: None, pins: 0, mappings: Vec::new() };
+        Self { generation: 0, state: State::Vacant, span: None, order: 0, pins: 0, mappings: Vec::new() };
 
     /// The mapping in that place.
     #[inline]

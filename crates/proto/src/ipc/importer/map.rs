@@ -83,6 +83,7 @@ impl Importer {
         match entry.state {
             _ if ended => return Err(ResolveError::Gone),
             State::Vacant => return Err(ResolveError::Gone),
+            State::Awaited if self.mutant.is("ipc-fails-what-comes-ahead") => return Ok(Resolved::Failed),
             State::Awaited => return Ok(Resolved::Wait),
             State::Known | State::Retiring if !is_within(entry, &reference) => {
                 return Err(ResolveError::Outside);
@@ -124,11 +125,15 @@ impl Importer {
         Resolved::Map(mapping)
     }
 
-    /// What lies in the way is stale. It is unmapped first, unless somebody uses it.
+    /// What lies in the way is stale, or what asks is. In the first case it is unmapped first, unless somebody uses it.
     fn clear(&mut self, mapping: MappingId, other: usize) -> Resolved {
-        let entries = self.sources.get(mapping.source.0).map(|source| &source.entries);
-        let used = entries.and_then(|entries| entries.get(other)).is_none_or(|entry| entry.pins > 0);
-        if used {
+        let of = |slot: usize| self.sources.get(mapping.source.0).and_then(|source| source.entries.get(slot));
+        let Some((asks, other_is)) = of(mapping.name.id().slot as usize).zip(of(other)) else {
+            return Resolved::Failed;
+        };
+        let used = other_is.pins > 0 && !self.mutant.is("ipc-clears-under-use");
+        let newer = other_is.order > asks.order && !self.mutant.is("ipc-clears-the-newer");
+        if used || newer {
             self.counts.stale += 1;
             return Resolved::Failed;
         }
@@ -162,6 +167,12 @@ impl Importer {
             _ => Mapped::Failed,
         };
         self.counts.failures += 1;
+        if self.mutant.is("ipc-tries-for-ever")
+            && let Some(of) = self.sources.get_mut(mapping.source.0)
+            && let Some(entry) = of.entry_mut(mapping.name)
+        {
+            entry.mappings.retain(|other| other.place != mapping.place);
+        }
         self.settle(mapping.source, mapping.name.id().slot as usize);
         self.tidy(mapping.source);
         Ok(())

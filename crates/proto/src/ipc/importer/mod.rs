@@ -11,7 +11,7 @@
 //!
 //! An import is mapped once in each place, by whoever comes first, and unmapped when its exporter says so and nobody uses it. What a
 //! new one overlaps is stale, as live allocations of one exporter do not: it is unmapped first, and the new one not mapped if that
-//! is in use. A name that is mapped takes a few steps to resolve, however many there are, and allocates nothing.
+//! is in use; nor is what is stale mapped in the place of the new one. A name that is mapped takes a few steps to resolve, however many there are, and allocates nothing.
 //!
 //! What the other process says is not believed: names of other generations, repetitions and bytes outside of an allocation are
 //! refused and change nothing.
@@ -53,6 +53,8 @@ struct Source {
     entries: Vec<Entry>,
     /// Where those lie at the exporter that are mapped, or are being: their slots.
     spans: Intervals<(), u32>,
+    /// Announcements so far.
+    announced: u64,
     /// Names that are waited for.
     awaited: usize,
     /// What the exporter can be told to be unmapped.
@@ -122,6 +124,7 @@ impl Importer {
         let source = Source {
             entries: Vec::new(),
             spans: Intervals::new(self.mutant),
+            announced: 0,
             awaited: 0,
             retired: VecDeque::new(),
             closing: 0,

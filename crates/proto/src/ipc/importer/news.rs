@@ -50,12 +50,15 @@ impl Importer {
     /// # Errors
     /// [`AnnounceError`].
     pub fn announce(&mut self, source: SourceId, announce: &Announce) -> Result<(), AnnounceError> {
+        let takes_any = self.mutant.is("ipc-takes-any-announcement");
         let Some(source) = self.sources.get_mut(source.0).filter(|source| !source.ended) else {
             return Err(AnnounceError::Gone);
         };
         let (name, generation) = (announce.name, announce.name.id().generation);
+        let order = source.announced + 1;
         let entry = source.place(name);
         let fits = match entry.state {
+            State::Vacant | State::Awaited if takes_any => true,
             State::Vacant => generation >= entry.generation,
             State::Awaited => generation == entry.generation,
             State::Known | State::Retiring => false,
@@ -65,7 +68,8 @@ impl Importer {
         }
         let awaited = entry.state == State::Awaited;
         (entry.state, entry.generation, entry.span) = (State::Known, generation, Some(announce.span));
-        source.awaited -= usize::from(awaited);
+        entry.order = order;
+        (source.announced, source.awaited) = (order, source.awaited - usize::from(awaited));
         Ok(())
     }
 
@@ -122,6 +126,9 @@ impl Importer {
         if let Some(entry) = source.entries.get_mut(slot) {
             entry.pins = entry.pins.saturating_sub(1);
             if entry.pins == 0 {
+                if self.mutant.is("ipc-unmaps-what-rests") {
+                    self.unmap_all(done.source, slot);
+                }
                 self.settle(done.source, slot);
             }
         }

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::config;
 use super::world::{PLACE, Setup, Step, World};
-use crate::ipc::exporter::{Amount, Config};
+use crate::ipc::exporter::{Amount, Config, Usage};
 use crate::ipc::importer::{Place, Refusal, Way};
 use std::vec::Vec;
 
@@ -19,6 +19,10 @@ const BUFFERS: &[(u64, u64)] = &[
 ];
 const PEERS: usize = 3;
 const PLACES: &[Place] = &[PLACE, Place { device: 1, way: Way::Device }, Place { device: 0, way: Way::Host }];
+
+const fn setup(config: Config, peers: usize) -> Setup {
+    Setup { config, buffers: BUFFERS, peers, places: PLACES, refused: &[] }
+}
 
 /// A step that somebody decides, or the number of one that goes on by itself.
 #[derive(Clone, Copy, Debug)]
@@ -53,6 +57,8 @@ fn events() -> impl Strategy<Value = Vec<Event>> {
     let chosen = prop_oneof![
         10 => buffer().prop_map(Step::Allocate),
         5 => buffer().prop_map(Step::Free),
+        1 => buffer().prop_map(Step::FreeUnderUse),
+        1 => (0..PEERS).prop_map(Step::Cancel),
         24 => send,
         2 => Just(Step::Look),
         3 => rare,
@@ -93,7 +99,7 @@ proptest! {
         end in prop::option::weighted(0.3, prop_oneof![Just(Step::DieAll), Just(Step::Close)]),
     ) {
         let config = Config { hooked, ..config(entries, bytes) };
-        let mut world = World::new(Setup { config, buffers: BUFFERS, peers: PEERS, places: PLACES });
+        let mut world = World::new(setup(config, PEERS));
         events.into_iter().for_each(|event| take(&mut world, event));
         end.into_iter().for_each(|step| world.step(step));
         world.finish();
@@ -104,7 +110,7 @@ proptest! {
 #[test]
 fn a_burst_costs_one_export_and_one_mapping() {
     let config = config(4, 1 << 20);
-    let mut world = World::new(Setup { config, buffers: BUFFERS, peers: 1, places: PLACES });
+    let mut world = World::new(setup(config, 1));
     world.step(Step::Allocate(3));
     for _ in 0..65 {
         world.step(Step::Send { buffer: 3, peer: 0, place: 0, passing: false });
@@ -126,7 +132,7 @@ fn a_burst_costs_one_export_and_one_mapping() {
 fn ten_thousand_rounds_of_allocate_send_and_free_leave_nothing() {
     for hooked in [false, true] {
         let config = Config { hooked, ..config(4, 0x1000) };
-        let mut world = World::new(Setup { config, buffers: BUFFERS, peers: 2, places: PLACES });
+        let mut world = World::new(setup(config, 2));
         for round in 0..10_000 {
             // By turns at the same place, across it, and elsewhere.
             let buffer = [0, 1, 3, 0, 4][round % 5];
@@ -153,4 +159,99 @@ fn ten_thousand_rounds_of_allocate_send_and_free_leave_nothing() {
         }
         world.finish();
     }
+}
+
+/// All that is on its way, and under way, goes on until nothing does, in an order that the numbers say.
+fn settle(world: &mut World, numbers: &[usize]) {
+    for number in numbers.iter().chain(&[0]).cycle() {
+        let steps = world.pending();
+        let Some(&step) = steps.get(number % steps.len().max(1)) else { return };
+        world.step(step);
+    }
+}
+
+/// Allocate, send, free, and never send again: each way to ask memory back, and time alone, leave nothing exported and nothing
+/// mapped.
+#[test]
+fn each_way_to_ask_memory_back_leaves_nothing() {
+    let none = Amount::NONE;
+    let ways: [(&str, bool, &[Step]); 7] = [
+        ("time", false, &[Step::Wait]),
+        ("trim", false, &[Step::Trim(0)]),
+        ("release", false, &[Step::Release(0), Step::Release(3)]),
+        ("a hook", true, &[Step::Look]),
+        ("a budget of 0", false, &[Step::Shrink(none)]),
+        ("a close", false, &[Step::Close]),
+        ("a drain", false, &[Step::Drain(0), Step::Drain(1)]),
+    ];
+    for (way, hooked, steps) in ways {
+        for in_use in [false, true] {
+            let mut world = World::new(setup(Config { hooked, ..config(4, 0x1000) }, 2));
+            let sends = || [(0, 0), (0, 1), (3, 0), (3, 1)].into_iter();
+            [0, 3].into_iter().for_each(|buffer| world.step(Step::Allocate(buffer)));
+            for (buffer, peer) in sends().chain(sends()) {
+                world.step(Step::Send { buffer, peer, place: 0, passing: false });
+                let exports = world.is_possible(Step::Exported(0, true));
+                exports.then(|| world.step(Step::Exported(0, true)));
+            }
+            let frees =
+                [0, 3].map(|buffer| if in_use { Step::FreeUnderUse(buffer) } else { Step::Free(buffer) });
+            if !in_use {
+                settle(&mut world, &[]);
+                assert_eq!((world.mapped(), world.exporter.usage().live.entries), (4, 2));
+            }
+            let releases = way == "release";
+            if releases {
+                // It is said before the memory is freed.
+                steps.iter().for_each(|step| world.step(*step));
+            }
+            frees.into_iter().for_each(|step| world.step(step));
+            if !releases {
+                steps.iter().for_each(|step| world.step(*step));
+            }
+            settle(&mut world, &[3, 1, 4, 1, 5]);
+            if in_use && way == "time" {
+                // It counts from the last use.
+                world.step(Step::Wait);
+                settle(&mut world, &[]);
+            }
+            assert_eq!(world.mapped(), 0, "{way}, in use: {in_use}");
+            if way != "a drain" {
+                assert_eq!(world.exporter.usage(), Usage::default(), "{way}, in use: {in_use}");
+            }
+            world.finish();
+        }
+    }
+}
+
+/// However closely messages follow each other, a budget of 0 ends what they use, and none begins.
+#[test]
+fn a_budget_of_nothing_is_come_down_to_though_messages_never_pause() {
+    let mut world = World::new(setup(config(4, 0x1000), 2));
+    [0, 3].into_iter().for_each(|buffer| world.step(Step::Allocate(buffer)));
+    let send = |world: &mut World| {
+        for (buffer, peer) in [(0, 0), (3, 0), (0, 1), (3, 1)] {
+            world.step(Step::Send { buffer, peer, place: 0, passing: false });
+            let exports = world.is_possible(Step::Exported(0, true));
+            exports.then(|| world.step(Step::Exported(0, true)));
+        }
+    };
+    for round in 0..3 {
+        send(&mut world);
+        let shared = world.sent;
+        assert!(shared > 0, "{round}");
+        world.step(Step::Shrink(Amount::NONE));
+        // New ones come before those that are under way are done, again and again.
+        for step in 0..200 {
+            send(&mut world);
+            let steps = world.pending();
+            if let Some(&next) = steps.get(step % steps.len().max(1)) {
+                world.step(next);
+            }
+        }
+        assert_eq!((world.mapped(), world.sent), (0, shared), "{round}");
+        assert_eq!(world.exporter.usage(), Usage::default(), "{round}");
+        world.step(Step::Grow(Amount { entries: 4, bytes: 0x1000 }));
+    }
+    world.finish();
 }

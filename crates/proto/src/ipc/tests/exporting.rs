@@ -77,6 +77,42 @@ fn memory_at_the_address_of_another_is_known_by_its_id() {
     assert_eq!(one.unexport(at(1)), [old]);
 }
 
+/// U1: what is stale stays with whoever uses it, and only with them.
+#[test]
+fn what_is_stale_and_in_use_stays_until_its_messages_are_done() {
+    // Other memory at its address, other memory across its end, and a driver that knows of nothing there.
+    let again = [Some(allocation(9, 0x1000, 0x100)), Some(allocation(9, 0x10ff, 0x100)), None];
+    for again in again {
+        let mut one = Exporting::new(config(8, 1 << 20));
+        let other = one.exporter.join().unwrap();
+        let sent = [one.peer, other].map(|peer| one.send(&Ask { peer, ..one.ask(A()) }, at(1)).unwrap());
+        let old = sent[0].pin.name();
+        let new = again.map(|memory| one.send(&one.ask(memory), at(1)).unwrap());
+        if new.is_none() {
+            one.exporter.freed();
+            let Some(Command::Query(query)) = one.exporter.poll(at(1)) else { unreachable!() };
+            one.exporter.queried(query, None);
+        }
+        assert_eq!(
+            one.exporter.lookup(span(0x1000, 1), Known::Allocation(A())),
+            match again {
+                Some(memory) if memory.span.start() == 0x1000 => Found::Stale,
+                _ => Found::Absent,
+            }
+        );
+        assert_eq!(one.exporter.counts().stale, 1);
+        for (peer, sent) in [one.peer, other].into_iter().zip(sent) {
+            assert_eq!((one.exporter.retire(peer), one.exporter.poll(at(1))), (None, None), "{again:?}");
+            assert_eq!(one.exporter.holders(old).find(|(holder, _)| *holder == peer), Some((peer, 1)));
+            one.exporter.finish(sent.pin, Outcome::Copied, at(1));
+            assert_eq!(one.exporter.retire(peer), Some(names(&[old])));
+            assert_eq!(one.exporter.poll(at(1)), None, "a peer has it");
+            one.exporter.retired(peer, &names(&[old])).unwrap();
+        }
+        assert_eq!(one.unexport(at(1)), [old], "{again:?}");
+    }
+}
+
 /// M22: a driver that counts in 32 bits has its numbers extended by whoever asks it, and all 64 of them count here.
 #[test]
 fn ids_that_differ_in_their_high_half_are_others() {

@@ -166,6 +166,7 @@ fn references_wait_for_their_announcement() {
     let a = name(0, 5);
     let (near, far) = (one.arrive(a, 0, 1).unwrap(), one.arrive(a, 0xff, 2).unwrap());
     assert_eq!(one.importer.resolve(&near, GPU), Ok(Resolved::Wait));
+    assert_eq!(one.announce(name(0, 6), 0x1000, 0x100), Err(AnnounceError::Name(name(0, 6))));
     assert_eq!(one.announce(name(0, 4), 0x1000, 0x100), Err(AnnounceError::Name(name(0, 4))));
     one.announce(a, 0x1000, 0x100).unwrap();
     assert_eq!(one.importer.resolve(&far, GPU), Err(ResolveError::Outside));
@@ -242,6 +243,29 @@ fn what_is_stale_and_in_use_stays_and_the_new_one_goes_another_way() {
     assert_eq!(one.importer.resolve(&wants, GPU), Ok(Resolved::Wait));
     assert_eq!(one.unmap().len(), 1);
     assert_eq!(one.resolve(&wants, GPU), Resolved::At(2 << 32));
+}
+
+/// A late message of what is stale: what is there now stays mapped, in use or not.
+#[test]
+fn what_is_stale_is_not_mapped_in_the_place_of_what_is_there() {
+    let mut one = Importing::new();
+    let (old, new) = (name(1, 1), name(0, 1));
+    one.announce(old, 0x1000, 0x100).unwrap();
+    let late = one.arrive(old, 0, 1).unwrap();
+    one.announce(new, 0x1080, 0x100).unwrap();
+    one.touch(new);
+    assert_eq!(one.importer.resolve(&late, GPU), Ok(Resolved::Failed));
+    assert_eq!((one.importer.poll(), one.importer.counts().stale), (None, 1));
+    one.importer.finish(late);
+    one.retire(&[old]).unwrap();
+    assert_eq!(one.told(), [old]);
+    one.touch(new);
+    assert_eq!(one.opens, 1);
+    // What was announced again is not what it was.
+    one.announce(old, 0x1000, 0x100).unwrap();
+    let used = one.arrive(old, 0, 1).unwrap();
+    assert_eq!(one.importer.resolve(&used, GPU), Ok(Resolved::Wait));
+    assert_eq!(one.unmap(), [one.id(new, GPU)]);
 }
 
 #[test]

@@ -80,7 +80,8 @@ fn a_budget_that_shrinks_is_kept_to_as_messages_end() {
     assert_eq!(one.settle(at(10)), idle[..2]);
     one.exporter.shrink(amount(8, 400));
     assert_eq!(one.settle(at(10)), idle[2..]);
-    assert_eq!(one.exporter.usage().live, amount(5, 500), "in use");
+    let usage = one.exporter.usage();
+    assert_eq!((usage.live, usage.passing), (amount(4, 400), amount(1, 100)), "in use");
     for (at_most, sent) in (0..5).rev().zip(used) {
         one.exporter.shrink(amount(at_most, 1000));
         one.exporter.finish(sent.pin, Outcome::Copied, at(11));
@@ -108,6 +109,89 @@ fn what_is_in_use_when_the_budget_becomes_nothing_goes_with_its_message() {
     one.exporter.finish(sent.pin, Outcome::Copied, at(1));
     assert_eq!(one.settle(at(1)), [name]);
     assert_eq!(one.exporter.usage(), Usage::default());
+}
+
+/// However closely messages follow each other: what was beyond a lowered budget when it was lowered is used by no more of them.
+#[test]
+fn what_is_beyond_a_lowered_budget_ends_though_messages_never_pause() {
+    for (budget, why) in
+        [(Amount::NONE, Why::Off), (amount(1, 1000), Why::NoRoom), (amount(4, 150), Why::NoRoom)]
+    {
+        let mut one = Exporting::new(config(4, 1000));
+        let memory = [numbered(0, 100), numbered(1, 100)];
+        let used = memory.map(|memory| one.send(&one.ask(memory), at(1)).unwrap());
+        let names = [0, 1].map(|n: usize| used[n].pin.name());
+        one.exporter.shrink(budget);
+        let kept = usize::from(!budget.is_none());
+        assert_eq!(one.exporter.usage().live.entries, kept, "{budget:?}: the rest goes with its messages");
+        assert_eq!((one.exporter.retire(one.peer), one.exporter.poll(at(1))), (None, None));
+        // Further messages, before those are done; who wants it for this message alone may have it.
+        let further: Vec<_> = memory.iter().map(|memory| one.send(&one.ask(*memory), at(2))).collect();
+        let shared: Vec<_> = further
+            .iter()
+            .map(|sent| sent.as_ref().map(|sent| sent.pin.name()).map_err(|why| *why))
+            .collect();
+        assert_eq!(shared.iter().filter(|sent| **sent == Err(why)).count(), 2 - kept, "{shared:?}");
+        let passing = one.send(&Ask { passing: true, ..one.ask(memory[0]) }, at(2)).unwrap();
+        for sent in used.into_iter().chain(further.into_iter().flatten()).chain([passing]) {
+            one.exporter.finish(sent.pin, Outcome::Copied, at(3));
+        }
+        let over = one.settle(at(3));
+        assert_eq!((over.len(), one.exporter.usage().live.entries), (2 - kept, kept), "{names:?}");
+        assert_eq!(one.exporter.usage().zombies, Amount::NONE);
+    }
+}
+
+/// As long as it is there it is kept again if the budget is raised in time.
+#[test]
+fn what_is_beyond_a_budget_that_is_raised_again_stays() {
+    let mut one = Exporting::new(config(4, 1000));
+    let sent = one.send(&one.ask(numbered(0, 100)), at(1)).unwrap();
+    one.exporter.shrink(Amount::NONE);
+    assert_eq!(one.send(&one.ask(numbered(0, 100)), at(1)), Err(Why::Off));
+    one.exporter.grow(amount(4, 1000));
+    let name = one.touch(numbered(0, 100), at(2));
+    assert_eq!(name, sent.pin.name());
+    one.exporter.finish(sent.pin, Outcome::Copied, at(2));
+    assert_eq!((one.settle(at(2)), one.exporter.usage().live), (Vec::new(), amount(1, 100)));
+}
+
+/// What is lent for long is there, and is no part of a budget: messages have it, too, unless nothing may be kept at all.
+#[test]
+fn messages_have_what_is_lent_whatever_else_is_kept() {
+    let mut one = Exporting::new(config(1, 1000));
+    let lent = one.send(&Ask { passing: true, ..one.ask(numbered(0, 100)) }, at(1)).unwrap();
+    let kept = one.touch(numbered(1, 100), at(1));
+    let sent = one.send(&one.ask(numbered(0, 100)), at(2)).unwrap();
+    assert_eq!(sent.pin.name(), lent.pin.name());
+    one.exporter.finish(sent.pin, Outcome::Copied, at(2));
+    one.exporter.shrink(Amount::NONE);
+    assert_eq!(one.send(&one.ask(numbered(0, 100)), at(3)), Err(Why::Off));
+    assert_eq!(one.settle(at(3)), [kept]);
+    // Once it is taken back, further messages need room for it.
+    one.exporter.grow(amount(1, 1000));
+    one.touch(numbered(1, 100), at(3));
+    let last = one.send(&one.ask(numbered(0, 100)), at(3)).unwrap();
+    let name = lent.pin.name();
+    one.exporter.let_go(&lent.pin);
+    one.exporter.finish(lent.pin, Outcome::Copied, at(3));
+    assert_eq!(one.send(&one.ask(numbered(0, 100)), at(3)), Err(Why::NoRoom));
+    one.exporter.finish(last.pin, Outcome::Copied, at(3));
+    assert_eq!(one.settle(at(3)), [name]);
+}
+
+#[test]
+fn the_time_that_things_are_kept_can_be_changed() {
+    let mut one = Exporting::new(config(4, 1000));
+    let first = one.touch(numbered(0, 100), at(1));
+    one.exporter.idle(Some(Duration::secs(5)));
+    assert_eq!((one.exporter.deadline(), one.settle(at(5))), (Some(at(6)), Vec::new()));
+    assert_eq!(one.settle(at(6)), [first]);
+    one.touch(numbered(0, 100), at(7));
+    one.exporter.idle(None);
+    assert_eq!((one.exporter.deadline(), one.settle(at(1000))), (None, Vec::new()));
+    one.exporter.idle(Some(IDLE));
+    assert_eq!(one.settle(at(1000)).len(), 1);
 }
 
 #[test]

@@ -5,6 +5,7 @@ mod exporting;
 mod importing;
 mod keeping;
 mod model;
+mod orders;
 mod world;
 
 use std::vec::Vec;

@@ -1,8 +1,9 @@
 //! Everything that can happen in small worlds, breadth first. Each state is seen once; where nothing goes on by itself, nothing is
-//! left that should have, and all can be given back.
+//! left that should have, and all can be given back. And that comes soon: whatever goes on by itself, in whatever order, ends.
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::{HashMap, VecDeque};
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::vec;
 use std::vec::Vec;
 
 use super::config;
@@ -29,15 +30,60 @@ const fn send(buffer: usize, peer: usize) -> Step {
     Step::Send { buffer, peer, place: 0, passing: false }
 }
 
+/// What was seen: each state, by a number, and which other ones come of it by themselves.
+struct Seen {
+    numbers: HashMap<u64, u32>,
+    next: Vec<Vec<u32>>,
+}
+
+impl Seen {
+    /// The number of a state, and whether it was not seen before.
+    fn number(&mut self, print: u64) -> (u32, bool) {
+        let new = self.next.len() as u32;
+        let number = *self.numbers.entry(print).or_insert(new);
+        if number == new {
+            self.next.push(Vec::new());
+        }
+        (number, number == new)
+    }
+
+    /// The longest way that anything goes by itself; `None`: one goes round in a circle.
+    fn longest(&self) -> Option<usize> {
+        let (mut into, mut len) = (vec![0_u32; self.next.len()], vec![0_usize; self.next.len()]);
+        self.next.iter().flatten().for_each(|to| into[*to as usize] += 1);
+        let mut open: Vec<usize> = (0..into.len()).filter(|state| into[*state] == 0).collect();
+        let mut seen = 0;
+        while let Some(state) = open.pop() {
+            seen += 1;
+            for &to in &self.next[state] {
+                let to = to as usize;
+                len[to] = len[to].max(len[state] + 1);
+                into[to] -= 1;
+                if into[to] == 0 {
+                    open.push(to);
+                }
+            }
+        }
+        if seen < self.next.len() { None } else { len.into_iter().max() }
+    }
+}
+
+/// Most steps that a message takes by itself, from its export to the end of that: it is exported, announced, referred to; it looks and
+/// has a stale mapping ended, looks and has its own made, which is, looks and copies, and is answered; it is asked back, unmapped, and
+/// told to be.
+const STEPS_OF_MESSAGE: usize = 12;
+
 /// All that can happen if these steps are taken, each as often as it says and whenever it can be, and all else goes on by itself
 /// in any order. `begun` is done first. Returns the number of states.
 fn everything(setup: Setup, begun: &[Step], steps: &[(Step, u8)]) -> usize {
     let mut world = World::new(setup);
     begun.iter().for_each(|&step| world.step(step));
     let first = State { world, left: steps.iter().map(|(_, times)| *times).collect() };
-    let mut seen = HashSet::from([first.print()]);
-    let mut open = VecDeque::from([first]);
-    while let Some(state) = open.pop_front() {
+    let mut seen = Seen { numbers: HashMap::new(), next: Vec::new() };
+    let (number, _) = seen.number(first.print());
+    let mut open = VecDeque::from([(number, first)]);
+    let mut messages = 0;
+    while let Some((number, state)) = open.pop_front() {
         let chosen = steps.iter().enumerate().filter(|(at, _)| state.left[*at] > 0);
         let chosen = chosen
             .filter(|(_, (step, _))| state.world.is_possible(*step))
@@ -50,16 +96,25 @@ fn everything(setup: Setup, begun: &[Step], steps: &[(Step, u8)]) -> usize {
                 next.left[at] -= 1;
             }
             next.world.step(step);
-            if seen.insert(next.print()) {
-                open.push_back(next);
+            messages = messages.max(next.world.sent as usize);
+            let (to, is_new) = seen.number(next.print());
+            if at.is_none() {
+                seen.next[number as usize].push(to);
+            }
+            if is_new {
+                open.push_back((to, next));
             }
         }
         // Whatever goes on by itself comes here.
         if over {
+            state.world.check_at_rest();
             state.world.finish();
         }
     }
-    seen.len()
+    let longest = seen.longest().expect("something goes on for ever");
+    std::eprintln!("{} states, at most {longest} steps of {messages} messages", seen.next.len());
+    assert!(longest <= STEPS_OF_MESSAGE * messages, "{longest} steps of {messages} messages");
+    seen.next.len()
 }
 
 /// One buffer, one across its end, and one elsewhere; they are as long as two, and as one.
@@ -69,7 +124,7 @@ const PLACES: &[Place] = &[PLACE, Place { device: 1, way: Way::Device }, Place {
 
 fn setup(entries: usize, peers: usize) -> Setup {
     let config = Config { passing: 2, ..config(entries, 8 * entries as u64) };
-    Setup { config, buffers: BUFFERS, peers, places: PLACES }
+    Setup { config, buffers: BUFFERS, peers, places: PLACES, refused: &[] }
 }
 
 fn amount(entries: usize) -> Amount {
@@ -151,8 +206,58 @@ fn one_buffer_in_several_places() {
 #[test]
 fn a_hook_that_only_sets_a_flag() {
     let config = Config { hooked: true, ..config(2, 16) };
-    let setup = Setup { config, buffers: BUFFERS, peers: 1, places: PLACES };
+    let setup = Setup { config, ..setup(2, 1) };
     let steps =
         [(send(0, 0), 2), (send(2, 0), 1), (Step::Free(0), 1), (A, 1), (Step::Free(2), 1), (Step::Look, 2)];
     seen(everything(setup, &[A, C], &steps), 19_000);
+}
+
+/// U1: an export whose memory is gone, and a mapping that lies in the way, stay as long as a message uses them.
+#[test]
+fn memory_that_is_freed_under_use() {
+    let freed = Step::FreeUnderUse(0);
+    let steps = [(send(0, 0), 2), (freed, 1), (B, 1), (send(1, 0), 2)];
+    seen(everything(setup(2, 1), &[A], &steps), 3_000);
+    let steps = [(send(0, 0), 2), (freed, 1), (A, 1)];
+    seen(everything(setup(2, 1), &[A], &steps), 200);
+    let steps = [(send(0, 0), 1), (send(0, 1), 1), (freed, 1), (B, 1), (send(1, 1), 1)];
+    seen(everything(setup(2, 2), &[A], &steps), 3_500);
+    let hooked = Config { hooked: true, ..config(2, 16) };
+    let steps = [(send(0, 0), 2), (freed, 1), (Step::Look, 1), (B, 1), (send(1, 0), 1)];
+    seen(everything(Setup { config: hooked, ..setup(2, 1) }, &[A], &steps), 1_300);
+}
+
+#[test]
+fn messages_that_are_given_up_at_any_point() {
+    let steps = [(send(0, 0), 2), (send(2, 0), 1), (Step::Cancel(0), 2), (Step::Release(0), 1)];
+    seen(everything(setup(1, 1), &[A, C], &steps), 1_200);
+}
+
+/// What is never mapped is not tried again and again.
+#[test]
+fn a_buffer_that_no_driver_maps() {
+    let steps = [(send(0, 0), 2), (send(2, 0), 1), (Step::Drain(0), 1)];
+    seen(everything(Setup { refused: &[0], ..setup(2, 1) }, &[A, C], &steps), 8_000);
+}
+
+#[test]
+fn a_budget_that_changes_again_and_again() {
+    let passing = Step::Send { buffer: 0, peer: 0, place: 0, passing: true };
+    let steps = [(send(0, 0), 2), (passing, 1), (Step::Shrink(amount(0)), 1), (Step::Grow(amount(1)), 1)];
+    seen(everything(setup(2, 1), &[A], &steps), 2_500);
+}
+
+#[test]
+fn a_circle_is_seen() {
+    let mut seen = Seen { numbers: HashMap::new(), next: Vec::new() };
+    for print in 0..4 {
+        seen.number(print);
+    }
+    assert_eq!(seen.number(2), (2, false));
+    seen.next = Vec::from([vec![1, 2], vec![3], vec![1], vec![]]);
+    assert_eq!(seen.longest(), Some(3));
+    seen.next[3].push(2);
+    assert_eq!(seen.longest(), None);
+    seen.next[3] = vec![3];
+    assert_eq!(seen.longest(), None);
 }

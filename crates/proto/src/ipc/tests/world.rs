@@ -4,8 +4,9 @@
 //! What the exporter says travels on two streams, so that references overtake announcements and the other way round; within a stream
 //! nothing overtakes. A copy looks at whose bytes it finds.
 
+mod check;
+
 use std::collections::VecDeque;
-use std::hash::{DefaultHasher, Hash, Hasher};
 use std::vec;
 use std::vec::Vec;
 
@@ -13,7 +14,7 @@ use super::{IDLE, at};
 use crate::intervals::Span;
 use crate::ipc::exporter::{
     Allocation, AllocationId, Amount, Ask, Command, Config, Export, Exporter, Known, PeerId, Pin, Sent,
-    Shared, State, Why,
+    Shared, Why,
 };
 use crate::ipc::importer::{Importer, MappingId, Place, Refusal, Resolved, SourceId, Use, Way};
 use crate::mutant::planted;
@@ -25,8 +26,9 @@ use crate::wire::ipc::{Announce, Handle, Message, Name, Outcome, Reference};
 pub(super) enum Step {
     /// The user allocates a buffer, at its place.
     Allocate(usize),
-    /// The user frees it, as no message uses it.
+    /// The user frees it, as no message uses it; or though one does.
     Free(usize),
+    FreeUnderUse(usize),
     /// A message about a buffer to a peer begins, to be copied in a place.
     Send {
         buffer: usize,
@@ -44,6 +46,8 @@ pub(super) enum Step {
     Turn(usize, usize),
     /// A mapping is made, or is not.
     Mapped(usize, usize, Result<(), Refusal>),
+    /// The first message at a peer is given up there.
+    Cancel(usize),
     /// A peer unmaps what is to be unmapped next.
     Unmap(usize),
     /// The hook's flag is looked at.
@@ -73,6 +77,8 @@ pub(super) struct Setup {
     pub(super) buffers: &'static [(u64, u64)],
     pub(super) peers: usize,
     pub(super) places: &'static [Place],
+    /// Buffers that no driver maps.
+    pub(super) refused: &'static [usize],
 }
 
 pub(super) const PLACE: Place = Place { device: 0, way: Way::Device };
@@ -132,6 +138,8 @@ struct Peer {
     operations: Vec<Operation>,
     opening: Vec<MappingId>,
     held: Vec<Held>,
+    /// What was mapped since it was announced: it is not to be mapped again.
+    opened: Vec<MappingId>,
 }
 
 #[derive(Clone)]
@@ -145,6 +153,8 @@ pub(super) struct World {
     pub(super) sent: u64,
     buffers: Vec<Option<Allocation>>,
     freed: bool,
+    /// All names that were ever given.
+    names: Vec<Name>,
     exporting: Vec<Exporting>,
     exports: Vec<(Name, Allocation)>,
     sending: Vec<Sending>,
@@ -153,7 +163,7 @@ pub(super) struct World {
 }
 
 /// How often what has happened that the machines count, too.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, Eq, Hash, PartialEq)]
 pub(super) struct Steps {
     pub(super) copied: u64,
     pub(super) fallbacks: u64,
@@ -179,12 +189,18 @@ impl World {
             sent: 0,
             buffers: vec![None; setup.buffers.len()],
             freed: false,
+            names: Vec::new(),
             exporting: Vec::new(),
             exports: Vec::new(),
             sending: Vec::new(),
             peers,
             steps: Steps::default(),
         }
+    }
+
+    /// Mappings that there are.
+    pub(super) fn mapped(&self) -> usize {
+        self.peers.iter().map(|peer| peer.held.len()).sum()
     }
 
     /// What can happen by itself: what is on its way or under way goes on.
@@ -230,14 +246,9 @@ impl World {
                 let span = super::span(start, len);
                 self.alive && !self.buffers.iter().flatten().any(|other| other.span.overlaps(span))
             }
-            Step::Free(buffer) => {
-                let id = self.buffers[buffer].map(|memory| memory.id);
-                let exporting = |one: &Exporting| Some(one.export.allocation().id) == id;
-                self.alive
-                    && id.is_some()
-                    && !self.exporting.iter().any(exporting)
-                    && !self.sending.iter().any(|one| Some(one.id) == id && self.peers[one.peer].alive)
-            }
+            Step::Free(buffer) => self.alive && open(buffer) && !self.is_used(buffer),
+            Step::FreeUnderUse(buffer) => self.alive && open(buffer) && self.is_used(buffer),
+            Step::Cancel(at) => self.peers[at].alive && !self.peers[at].operations.is_empty(),
             Step::Send { buffer, peer: to, .. } => open(buffer) && peer(to),
             Step::Drain(at) | Step::Leave(at) => peer(at),
             Step::Die(at) => self.peers[at].alive,
@@ -247,20 +258,28 @@ impl World {
         }
     }
 
+    /// Whether a message uses a buffer, or begins to.
+    fn is_used(&self, buffer: usize) -> bool {
+        let id = self.buffers[buffer].map(|memory| memory.id);
+        self.exporting.iter().any(|one| Some(one.export.allocation().id) == id)
+            || self.sending.iter().any(|one| Some(one.id) == id && self.peers[one.peer].alive)
+    }
+
     pub(super) fn step(&mut self, step: Step) {
         match step {
             Step::Allocate(buffer) => self.allocate(buffer),
-            Step::Free(buffer) => {
+            Step::Free(buffer) | Step::FreeUnderUse(buffer) => {
                 self.buffers[buffer] = None;
                 self.freed = self.setup.config.hooked;
             }
+            Step::Cancel(at) => self.peers[at].done(0, Outcome::Ended),
             Step::Send { buffer, peer, place, passing } => self.send(buffer, peer, place, passing),
             Step::Exported(at, well) => self.exported(at, well),
             Step::Announcements(at) => self.on_announcements(at),
             Step::References(at) => self.on_references(at),
             Step::Answers(at) => self.on_answers(at),
             Step::Turn(at, turn) => self.turn(at, turn),
-            Step::Mapped(at, opening, result) => self.mapped(at, opening, result),
+            Step::Mapped(at, opening, result) => self.on_mapped(at, opening, result),
             Step::Unmap(at) => self.unmap(at),
             Step::Look => self.look(),
             Step::Wait => self.now = self.now + IDLE,
@@ -315,7 +334,11 @@ impl World {
             shared = self.exporter.share(&ask, self.now).unwrap();
         }
         match shared {
-            Shared::Sent(sent) => self.put(sent, peer, place, memory),
+            Shared::Sent(sent) => {
+                let off = self.exporter.config().budget.is_none();
+                assert!(passing || !off, "a message wants memory kept while nothing may be");
+                self.put(sent, peer, place, memory);
+            }
             Shared::Export(export) => {
                 let (usage, budget) = (self.exporter.usage(), self.exporter.config().budget);
                 let kept = usage.live.and(usage.zombies);
@@ -334,6 +357,7 @@ impl World {
         let name = sent.reference.name;
         assert!(self.exports.contains(&(name, memory)), "a message names what is not exported");
         let to = &mut self.peers[peer];
+        assert!(sent.announce || to.is_told_of(name), "a message names what its peer was not told of");
         if sent.announce {
             let (span, handle) = (memory.span, Handle::new(0, &memory.id.0.to_le_bytes()).unwrap());
             let announce = Announce { name, span, device: 0, descriptor: false, handle };
@@ -352,7 +376,8 @@ impl World {
             self.steps.fallbacks += 1;
             return;
         }
-        assert!(!self.exports.iter().any(|(other, _)| *other == name), "a name is given twice");
+        assert!(!self.names.contains(&name), "a name is given twice");
+        self.names.push(name);
         self.steps.exports += 1;
         self.exports.push((name, memory));
         match self.exporter.exported(export, self.now).unwrap() {
@@ -372,6 +397,7 @@ impl World {
                 }
                 peer.handles.retain(|(name, _, _)| name.id().slot != announce.name.id().slot);
                 peer.handles.push((announce.name, id, announce.span));
+                peer.opened.retain(|mapping| mapping.name.id().slot != announce.name.id().slot);
             }
             Message::Retire(names) => peer.importer.retire(peer.source, &names).unwrap(),
             other => unreachable!("{other:?}"),
@@ -426,6 +452,7 @@ impl World {
                 let twice =
                     peer.opening.contains(&mapping) || peer.held.iter().any(|held| held.mapping == mapping);
                 assert!(!twice, "{mapping:?} is mapped twice");
+                assert!(!peer.opened.contains(&mapping), "{mapping:?} is mapped again");
                 self.steps.opens += 1;
                 peer.opening.push(mapping);
             }
@@ -441,13 +468,16 @@ impl World {
         }
     }
 
-    fn mapped(&mut self, at: usize, opening: usize, result: Result<(), Refusal>) {
+    fn on_mapped(&mut self, at: usize, opening: usize, result: Result<(), Refusal>) {
         let peer = &mut self.peers[at];
         let mapping = peer.opening.remove(opening);
         let &(_, id, span) = peer.handles.iter().find(|(name, _, _)| *name == mapping.name).unwrap();
         let exported = self.exports.iter().any(|(name, _)| *name == mapping.name);
         let died = if self.alive { Ok(()) } else { Err(Refusal::Other) };
-        if let Err(why) = result.and(died) {
+        let buffers = self.setup.refused.iter().map(|buffer| self.setup.buffers[*buffer]);
+        let refused = buffers.into_iter().any(|(start, len)| super::span(start, len) == span);
+        let refused = if refused { Err(Refusal::AlreadyMapped) } else { Ok(()) };
+        if let Err(why) = result.and(died).and(refused) {
             return peer.importer.map_failed(mapping, why).unwrap();
         }
         assert!(exported, "{mapping:?} is mapped and not exported");
@@ -457,6 +487,7 @@ impl World {
         let place = self.setup.places.iter().position(|place| *place == mapping.place).unwrap() as u64;
         let address = id.0 << 32 | place << 16;
         peer.held.push(Held { mapping, id, span, address });
+        peer.opened.push(mapping);
         peer.importer.mapped(mapping, address).unwrap();
     }
 
@@ -512,94 +543,6 @@ impl World {
         assert_eq!(self.exports.len() + 1, before, "{name:?} is unexported twice");
         self.exporter.unexported(name).unwrap();
     }
-
-    /// What must hold at any time.
-    fn check(&self) {
-        if !self.alive {
-            return;
-        }
-        let usage = self.exporter.usage();
-        let exported = self.exports.iter().map(|(_, memory)| memory.span.len());
-        let coming = self.exporting.iter().map(|one| one.export.allocation().span.len());
-        let there = usage.live.and(usage.passing).and(usage.zombies);
-        let expected = Amount {
-            entries: self.exports.len() + self.exporting.len(),
-            bytes: exported.chain(coming).sum(),
-        };
-        assert_eq!(there, expected, "{usage:?}");
-        let budget = self.exporter.config().budget;
-        assert!(usage.live.fits(budget) || usage.idle == 0, "{usage:?} with a budget of {budget:?}");
-        let live: Vec<_> = self.exporter.list().filter(|export| export.state == State::Live).collect();
-        for (at, export) in live.iter().enumerate() {
-            let other = live[..at].iter().find(|other| other.memory.span.overlaps(export.memory.span));
-            assert!(other.is_none(), "{export:?} and {other:?} are both live");
-        }
-        for (name, _) in &self.exports {
-            let holders: Vec<_> = self.exporter.holders(*name).collect();
-            for peer in self.peers.iter().filter(|peer| peer.alive && !peer.gone) {
-                let uses = self.sending.iter().filter(|one| one.pin.name() == *name);
-                let uses = uses.filter(|one| self.peers[one.peer].id == peer.id).count() as u32;
-                let known = holders.iter().find(|(holder, _)| *holder == peer.id);
-                let is_mapped = peer.held.iter().any(|held| held.mapping.name == *name);
-                assert!(known.is_some() || !is_mapped, "nobody knows of {name:?}");
-                assert_eq!(known.map_or(0, |(_, pins)| *pins), uses, "messages that use {name:?}");
-            }
-        }
-    }
-
-    /// All goes on until nothing does. Then whatever was allocated is freed, time goes by, and nothing is left.
-    pub(super) fn finish(mut self) {
-        let mut steps = 0;
-        let mut last = false;
-        loop {
-            while let Some(&step) = self.pending().first() {
-                self.step(step);
-                steps += 1;
-                assert!(steps < 100_000, "it goes on for ever: {step:?}");
-            }
-            if last {
-                break;
-            }
-            assert!(self.exporting.is_empty());
-            for (at, peer) in self.peers.iter().enumerate() {
-                assert!(!peer.alive || peer.operations.is_empty(), "{:?} wait at {at}", peer.operations);
-                let sends = self.sending.iter().any(|one| one.peer == at && self.alive && peer.alive);
-                assert!(!sends, "{:?} are not done", self.sending);
-            }
-            self.buffers.fill(None);
-            self.now = self.now + IDLE;
-            self.go_on();
-            last = true;
-        }
-        for peer in self.peers.iter().filter(|peer| peer.alive) {
-            assert_eq!(peer.held.len(), 0, "{:?}", peer.held);
-            assert!(peer.importer.usage(peer.source).mappings == 0);
-            assert!(self.alive && !peer.leaving || peer.importer.is_gone(peer.source));
-        }
-        if self.alive {
-            assert_eq!(self.exports, []);
-            self.exporter.close();
-            assert!(self.exporter.is_gone());
-        }
-    }
-
-    /// Equal for worlds in which the same can happen from now on.
-    pub(super) fn print(&self) -> u64 {
-        let mut hasher = DefaultHasher::new();
-        self.exporter.print(&mut hasher);
-        (self.alive, self.now, self.allocations, self.freed, &self.buffers).hash(&mut hasher);
-        (&self.exporting, &self.exports, &self.sending).hash(&mut hasher);
-        for peer in &self.peers {
-            (peer.alive, peer.leaving, peer.said, peer.gone, &peer.operations, &peer.opening, &peer.held)
-                .hash(&mut hasher);
-            (&peer.references, &peer.handles).hash(&mut hasher);
-            for message in peer.announcements.iter().chain(&peer.answers) {
-                message.to_bytes().hash(&mut hasher);
-            }
-            peer.importer.print(&mut hasher);
-        }
-        hasher.finish()
-    }
 }
 
 impl Peer {
@@ -619,6 +562,7 @@ impl Peer {
             operations: Vec::new(),
             opening: Vec::new(),
             held: Vec::new(),
+            opened: Vec::new(),
         }
     }
 
@@ -630,6 +574,18 @@ impl Peer {
         self.operations.clear();
         self.opening.clear();
         self.held.clear();
+        self.opened.clear();
+    }
+
+    /// Whether it has heard of that name, or will before what is said to it from now on on the same stream.
+    fn is_told_of(&self, name: Name) -> bool {
+        let said = |message: &Message| match message {
+            Message::Announce(announce) if announce.name == name => Some(true),
+            Message::Retire(names) if names.get().contains(&name) => Some(false),
+            _ => None,
+        };
+        let heard = || self.handles.iter().any(|(other, _, _)| *other == name);
+        self.announcements.iter().rev().find_map(said).unwrap_or_else(heard)
     }
 
     /// Whether a message would be told to wait, and nothing else would happen.
