@@ -27,10 +27,14 @@ mod sync {
     pub(crate) use loom::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
     pub(crate) use loom::thread::yield_now;
 
+    /// Tries of a lock that may see what was so a while ago; with more of them whoever waits for it would see that for ever.
+    const STALE: usize = 5;
+
     /// A lock that is only ever tried. Who finds it taken may have seen what was so a while ago: a real lock promises no more.
     #[derive(Debug)]
     pub(crate) struct Lock<T> {
         taken: AtomicBool,
+        tries: std::sync::atomic::AtomicUsize,
         state: loom::sync::Mutex<T>,
     }
 
@@ -41,11 +45,13 @@ mod sync {
 
     impl<T> Lock<T> {
         pub(crate) fn new(state: T) -> Self {
-            Self { taken: AtomicBool::new(false), state: loom::sync::Mutex::new(state) }
+            let (taken, tries) = (AtomicBool::new(false), std::sync::atomic::AtomicUsize::new(0));
+            Self { taken, tries, state: loom::sync::Mutex::new(state) }
         }
 
         pub(crate) fn try_lock(&self) -> Option<Guard<'_, T>> {
-            let is_taken = self.taken.load(Ordering::Relaxed)
+            let may_be_stale = self.tries.fetch_add(1, std::sync::atomic::Ordering::Relaxed) < STALE;
+            let is_taken = may_be_stale && self.taken.load(Ordering::Relaxed)
                 || self.taken.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).is_err();
             (!is_taken).then(|| Guard { taken: &self.taken, state: self.state.lock().ok() })
         }

@@ -21,8 +21,9 @@ use crate::device::words::Words;
 const ALIGN: u64 = 4096;
 /// How long entries that a dead process has submitted are executed before its queue ends all the same: some may wait for what it would have done.
 const GRACE: Duration = Duration::from_millis(20);
-/// Looks of a wait between two at whether the other process lives.
-const LOOK_EVERY: u32 = 256;
+/// Looks of a wait before it asks whether the other process lives, and how often it does then.
+const SPINS: u32 = 64;
+const LOOK_EVERY: Duration = Duration::from_millis(2);
 
 /// There is no such queue for a producer.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
@@ -189,7 +190,7 @@ impl Guest {
     /// [`wait_unless_aborted`](trunkline_devq::Slot::wait_unless_aborted).
     #[must_use]
     pub fn patience(&self, time: Duration) -> Watching<'_> {
-        Watching { guest: self, patience: Patience::of(time), looks: 0 }
+        Watching { guest: self, patience: Patience::of(time), looks: 0, looked: None }
     }
 
     /// Ends all queues if the process that executes has ended; whether it has.
@@ -210,13 +211,16 @@ pub struct Watching<'g> {
     guest: &'g Guest,
     patience: Patience,
     looks: u32,
+    /// When it was last asked whether the other process lives.
+    looked: Option<Instant>,
 }
 
 impl Budget for Watching<'_> {
     fn goes_on(&mut self) -> bool {
-        self.looks = self.looks.wrapping_add(1);
-        if self.looks.is_multiple_of(LOOK_EVERY) {
+        self.looks = self.looks.saturating_add(1);
+        if self.looks > SPINS && self.looked.is_none_or(|looked| looked.elapsed() >= LOOK_EVERY) {
             self.guest.look();
+            self.looked = Some(Instant::now());
         }
         self.patience.goes_on()
     }
