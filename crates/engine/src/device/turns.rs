@@ -97,6 +97,9 @@ impl<T> Turns<T> {
         } else {
             self.wanted.swap(true, Ordering::AcqRel);
         }
-        self.state.try_claim()
+        let state = self.state.try_claim()?;
+        // It is this thread's own turn that serves whoever has left something.
+        self.take_wanted();
+        Some(state)
     }
 }
