@@ -14,8 +14,8 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use trunkline_devq::queue::CompletionError;
 use trunkline_devq::raw::{self, RawError};
 use trunkline_devq::{
-    BellPage, Condition, Consumer, Drain, Fault, Forever, HeapWords, Job, Looks, Memory, OrDie, Outcome, Poll, Port,
-    Queue, Refusal, Rules, Rung, Slot, Slots, Step, Ticket, Until, WaitError, heap,
+    BellPage, Condition, Consumer, Drain, Fault, Forever, HeapWords, Job, Looks, Memory, OrDie, Outcome,
+    Poll, Port, Queue, Refusal, Rules, Rung, Slot, Slots, Step, Ticket, Until, WaitError, heap,
 };
 use trunkline_proto::mutant::Mutant;
 use trunkline_proto::time::Instant;

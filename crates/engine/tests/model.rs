@@ -1,6 +1,7 @@
 //! Lanes and requests under every order of events that a machine may choose: the same source files, compiled over
 //! loom's atomics instead of the real ones.
 
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on stops")]
 #![allow(dead_code, unreachable_pub, reason = "the files are the engine's; this uses a part of them")]
 
 #[path = "../src/lane.rs"]

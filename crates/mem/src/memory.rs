@@ -84,7 +84,13 @@ impl Memory {
     pub fn part(&self, offset: u64, len: u64) -> Result<Self, OutOfBounds> {
         let addr = self.checked(offset, len)?;
         let (len, is_touched) = (len as usize, self.touchable > 0);
-        Ok(Self { addr, len, touchable: if is_touched { len } else { 0 }, kind: self.kind, keep: self.keep.clone() })
+        Ok(Self {
+            addr,
+            len,
+            touchable: if is_touched { len } else { 0 },
+            kind: self.kind,
+            keep: self.keep.clone(),
+        })
     }
 
     /// Address of the first byte in this process.
@@ -139,7 +145,8 @@ impl Memory {
     pub fn empty(&self) {
         let Some(heap) = self.keep.as_ref().and_then(|keep| keep.downcast_ref::<Heap>()) else { return };
         // A part is not all of it.
-        let is_whole = self.addr == heap.addr && self.len.max(1).next_multiple_of(ALIGN) == heap.layout.size();
+        let is_whole =
+            self.addr == heap.addr && self.len.max(1).next_multiple_of(ALIGN) == heap.layout.size();
         if heap.layout.size() >= MAPPED && is_whole {
             let at = pointer(heap.addr).cast();
             // SAFETY: all of an anonymous mapping of ours; like a write of zeros, which any byte may be.

@@ -81,7 +81,8 @@ fn device_halo() {
 /// Lines of a function at the beginning of a line, with its first and its last.
 fn lines_of(path: &str, name: &str) -> usize {
     let text = std::fs::read_to_string(PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(path)).unwrap();
-    let function = text.lines().skip_while(|line| !(line.contains(&format!(" {name}(")) && line.ends_with('{')));
+    let function =
+        text.lines().skip_while(|line| !(line.contains(&format!(" {name}(")) && line.ends_with('{')));
     function.take_while(|line| *line != "}").count() + 1
 }
 

@@ -7,9 +7,9 @@ use crate::limits::RAILS_MAX;
 use crate::mutant::Mutant;
 use crate::rma::atomic::Action;
 use crate::wire::devq::{
-    Aborted, Ask, Atomic, BOX_BYTES, Bells, CARD_WORDS, Companion, Completion, Entry, Fence, Frontier, Inline,
-    Local, Owner, POST_PLACES, Poison, PostBox, REPLY_BYTES, REQUEST_BYTES, Remote, Reply, Request, Shape,
-    Status, WindowCard, Work,
+    Aborted, Ask, Atomic, BOX_BYTES, Bells, CARD_WORDS, Companion, Completion, Entry, Fence, Frontier,
+    Inline, Local, Owner, POST_PLACES, Poison, PostBox, REPLY_BYTES, REQUEST_BYTES, Remote, Reply, Request,
+    Shape, Status, WindowCard, Work,
 };
 use crate::wire::dial::Heap;
 use crate::wire::frame::Region;
@@ -172,7 +172,14 @@ pub(super) fn post_box(bytes: &[u8]) {
         torn(&reply, |words| Reply::from_words(words, number, Mutant::NONE).is_some());
     }
     let other = number.wrapping_add(POST_PLACES);
-    assert_eq!(Request::from_words(&Request { number: other, ask: Ask::Show { addr: 0, len: 0 } }.to_words(), number, Mutant::NONE), None);
+    assert_eq!(
+        Request::from_words(
+            &Request { number: other, ask: Ask::Show { addr: 0, len: 0 } }.to_words(),
+            number,
+            Mutant::NONE
+        ),
+        None
+    );
     let Some(of) = PostBox::new(request[1], rank) else { return };
     let places = [
         (of.request(number), REQUEST_BYTES),

@@ -79,7 +79,16 @@ pub struct Kernel<'w> {
 impl<'w> Kernel<'w> {
     pub(super) fn new(window: &'w Window, channel: u32, lanes: &'w [Queue<Words>]) -> Self {
         let last = lanes.iter().map(|_| Cell::new(None)).collect();
-        Self { window, channel, lanes, cursor: Cell::new(0), last, limit: None, dies: false, mutant: planted() }
+        Self {
+            window,
+            channel,
+            lanes,
+            cursor: Cell::new(0),
+            last,
+            limit: None,
+            dies: false,
+            mutant: planted(),
+        }
     }
 
     /// The same, and none of its waits lasts longer. One that would ends with [`WaitError::Timeout`]; what it waited for may still come.

@@ -248,8 +248,7 @@ fn a_limit_is_the_end_if_it_is_asked_to_be() {
     let name = "devices::a_limit_is_the_end_if_it_is_asked_to_be";
     run_over_ends(&["soft:shm"], name, 2, &ends, |world| {
         let devices = world.devices(Mode::Thread).unwrap();
-        let window =
-            devices.window(&world, WindowConfig { signals: 2, ..WindowConfig::default() }).unwrap();
+        let window = devices.window(&world, WindowConfig { signals: 2, ..WindowConfig::default() }).unwrap();
         let kernel = window.kernel(0).unwrap();
         if world.rank() == 1 {
             let kernel = kernel.limit(Duration::from_millis(10));
