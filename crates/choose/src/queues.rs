@@ -77,6 +77,10 @@ impl Network for Carrying {
         of!(self, network => network.spoil(at, value))
     }
 
+    fn leave(&mut self) {
+        of!(self, network => network.leave());
+    }
+
     fn hear(&mut self) {
         of!(self, network => network.hear());
     }

@@ -1,5 +1,6 @@
 //! How long a wait may take. No clock is read here: who waits brings one, or a number of looks.
 
+use trunkline_proto::mutant::Mutant;
 use trunkline_proto::time::Instant;
 
 /// What a wait may spend. It is asked after each look that found nothing.
@@ -45,6 +46,32 @@ impl Budget for Forever {
     #[inline]
     fn goes_on(&mut self) -> bool {
         true
+    }
+}
+
+/// A budget that, once it is spent, ends more than the wait, if that is asked for: for kernels that cannot go on without what they wait for.
+#[derive(Clone, Copy, Debug)]
+pub struct OrDie<B> {
+    budget: B,
+    die: Option<fn() -> !>,
+    mutant: Mutant,
+}
+
+impl<B> OrDie<B> {
+    /// With what ends the kernel; with nothing it is the budget alone.
+    pub const fn new(budget: B, die: Option<fn() -> !>, mutant: Mutant) -> Self {
+        Self { budget, die, mutant }
+    }
+}
+
+impl<B: Budget> Budget for OrDie<B> {
+    #[inline]
+    fn goes_on(&mut self) -> bool {
+        let goes_on = self.budget.goes_on();
+        if let Some(die) = self.die.filter(|_| !goes_on && !self.mutant.is("devq-never-dies")) {
+            die();
+        }
+        goes_on
     }
 }
 

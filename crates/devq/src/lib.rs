@@ -46,7 +46,7 @@ pub mod verdict;
 pub mod view;
 
 pub use bells::{Bell, BellPage};
-pub use budget::{Budget, Forever, Looks, Until};
+pub use budget::{Budget, Forever, Looks, OrDie, Until};
 pub use consumer::{Consumer, Progress, Rules, Step};
 pub use drain::{Drain, Pass, Port};
 pub use error::{Fault, WaitError};

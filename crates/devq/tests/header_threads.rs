@@ -11,6 +11,7 @@ mod fixture;
 #[path = "header/twin.rs"]
 mod twin;
 
+use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::thread;
 
@@ -19,7 +20,7 @@ use trunkline_devq::{HeapWords, Memory, View, heap};
 use trunkline_proto::wire::devq::{Aborted, Status};
 
 use common::is_full;
-use fixture::{library, skip, symbol};
+use fixture::{compile, library, skip, symbol};
 use twin::{Mode, Plan, World, own, pointer, views};
 
 /// `tests::Job` of `header/kernels.h`.
@@ -128,6 +129,24 @@ fn a_program_runs_as_threads() {
             assert_eq!(left.slots.get(COUNTER_BASE), 2, "set aside");
             assert_eq!((left.slots.get(48), left.slots.get(64)), (17, 6), "the highest, and the swapped one");
         }
+    }
+}
+
+/// A wait that takes too long ends with a reason; it ends the program only where that was asked for.
+#[test]
+fn a_spent_budget_is_the_end_if_it_is_asked_to_be() {
+    use std::os::unix::process::ExitStatusExt as _;
+    let folder = tempfile::tempdir().unwrap();
+    let program = folder.path().join("last_wait");
+    if !compile("c++", "last_wait.cpp", &["-O2", "-o", program.to_str().unwrap()]) {
+        return skip("a wait that ends a program by the device header", "no C++ compiler (Debian: g++)");
+    }
+    for by in ["looks", "time"] {
+        let run = |more: &[&str]| Command::new(&program).arg(by).args(more).output().unwrap();
+        let told = run(&[]);
+        assert_eq!((told.status.code(), &told.stdout[..]), (Some(0), &b"4\n"[..]), "{by}: TIMEOUT");
+        let died = run(&["dies"]);
+        assert_eq!((died.status.signal(), &died.stdout[..]), (Some(6), &b""[..]), "{by}: SIGABRT");
     }
 }
 

@@ -14,8 +14,8 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use trunkline_devq::queue::CompletionError;
 use trunkline_devq::raw::{self, RawError};
 use trunkline_devq::{
-    BellPage, Condition, Consumer, Drain, Fault, Forever, HeapWords, Job, Looks, Memory, Outcome, Poll, Port,
-    Queue, Refusal, Rules, Rung, Slot, Slots, Step, Ticket, Until, WaitError, heap,
+    BellPage, Condition, Consumer, Drain, Fault, Forever, HeapWords, Job, Looks, Memory, OrDie, Outcome,
+    Poll, Port, Queue, Refusal, Rules, Rung, Slot, Slots, Step, Ticket, Until, WaitError, heap,
 };
 use trunkline_proto::mutant::Mutant;
 use trunkline_proto::time::Instant;
@@ -329,6 +329,23 @@ fn every_wait_ends_when_its_time_is_over() {
         assert_eq!(queue.wait(ticket, &mut Forever), Err(WaitError::Stale));
         assert_eq!(queue.completion(ticket), Err(CompletionError::Stale));
     }
+}
+
+/// And the kernel only where that was asked for.
+#[test]
+fn a_spent_budget_is_the_end_if_it_is_asked_to_be() {
+    fn die() -> ! {
+        panic!("the kernel's end")
+    }
+    let (_page, queue) = queue(2, 0);
+    let ticket = post(&queue, &[notify(0), notify(1)]);
+    let waits = |die: Option<fn() -> !>| {
+        let mut budget = OrDie::new(Looks(3), die, planted());
+        std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| queue.wait(ticket, &mut budget)))
+    };
+    assert_eq!(waits(None).unwrap(), Err(WaitError::Timeout));
+    let ended = waits(Some(die)).unwrap_err();
+    assert_eq!(ended.downcast_ref(), Some(&"the kernel's end"));
 }
 
 #[test]

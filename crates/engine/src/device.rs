@@ -11,6 +11,7 @@
 //! - [`port`]: entries as operations of the network, in as many pieces as that takes; how each ended.
 //! - [`executor`]: one pass over all queues; poison of signals that a dead peer would have raised; companions.
 //! - [`lanes`]: what a kernel of a GPU is given ([`Mode::Device`], M2).
+//! - [`processes`]: queues in a memory file, whose producers are other processes; deaths at either side.
 //! - [`driver`]: who makes the passes, and when it sleeps.
 //! - [`patience`]: how long a thread of the host waits, and lets others go on meanwhile.
 //!
@@ -24,8 +25,10 @@ pub mod lanes;
 pub mod network;
 pub mod patience;
 pub mod port;
+pub mod processes;
 pub mod region;
 mod rest;
+mod turns;
 pub mod words;
 
 pub use courier::{Courier, Part, Peer};
@@ -33,7 +36,8 @@ pub use driver::{Mode, Queues, QueuesError};
 pub use executor::{Executor, Pass};
 pub use lanes::{Job, Lanes, LanesError};
 pub use network::{Carried, Ended, Failure, Network, Place, Rma};
-pub use patience::Patience;
+pub use patience::{Patience, die};
 pub use port::UNSUPPORTED;
+pub use processes::{Guest, GuestError, Watching};
 pub use region::{Copies, ErrorTable, Far, Key, Region};
 pub use words::{Ringer, Words};

@@ -72,6 +72,12 @@ fn an_abort_of_the_host_ends_a_kernel() {
     run("aborts", cases::aborts);
 }
 
+/// That a trap ends a kernel is not tried here: it ends all that the process has on the GPU.
+#[test]
+fn a_wait_that_takes_too_long_ends_with_a_reason() {
+    run("expired waits", cases::expires);
+}
+
 #[test]
 fn a_kernel_that_stops_all_is_heard() {
     run("stops", cases::stops);

@@ -1,39 +1,81 @@
 //! Lanes and requests under every order of events that a machine may choose: the same source files, compiled over
 //! loom's atomics instead of the real ones.
 
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on stops")]
 #![allow(dead_code, unreachable_pub, reason = "the files are the engine's; this uses a part of them")]
 
 #[path = "../src/lane.rs"]
 mod lane;
 #[path = "../src/request.rs"]
 mod request;
+#[path = "../src/device/turns.rs"]
+mod turns;
 
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use loom::sync::Arc;
 use loom::thread;
 use trunkline_proto::mutant::Mutant;
+use turns::Turns;
 
 use lane::Lane;
 use request::{Outcome, Requests};
 
 /// What `src/sync.rs` is in the product.
 mod sync {
-    pub(crate) use loom::sync::MutexGuard as Guard;
-    pub(crate) use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+    use std::ops::{Deref, DerefMut};
+
+    pub(crate) use loom::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
     pub(crate) use loom::thread::yield_now;
 
-    /// A lock that is only ever tried.
+    /// Tries of a lock that may see what was so a while ago; with more of them whoever waits for it would see that for ever.
+    const STALE: usize = 3;
+
+    /// A lock that is only ever tried. Who finds it taken may have seen what was so a while ago: a real lock promises no more.
     #[derive(Debug)]
-    pub(crate) struct Lock<T>(loom::sync::Mutex<T>);
+    pub(crate) struct Lock<T> {
+        taken: AtomicBool,
+        tries: std::sync::atomic::AtomicUsize,
+        state: loom::sync::Mutex<T>,
+    }
+
+    pub(crate) struct Guard<'a, T> {
+        taken: &'a AtomicBool,
+        state: Option<loom::sync::MutexGuard<'a, T>>,
+    }
 
     impl<T> Lock<T> {
         pub(crate) fn new(state: T) -> Self {
-            Self(loom::sync::Mutex::new(state))
+            let (taken, tries) = (AtomicBool::new(false), std::sync::atomic::AtomicUsize::new(0));
+            Self { taken, tries, state: loom::sync::Mutex::new(state) }
         }
 
         pub(crate) fn try_lock(&self) -> Option<Guard<'_, T>> {
-            self.0.try_lock().ok()
+            let may_be_stale = self.tries.fetch_add(1, Ordering::Relaxed) < STALE;
+            let is_taken = may_be_stale && self.taken.load(Ordering::Relaxed)
+                || self.taken.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).is_err();
+            (!is_taken).then(|| Guard { taken: &self.taken, state: self.state.lock().ok() })
+        }
+    }
+
+    impl<T> Deref for Guard<'_, T> {
+        type Target = T;
+
+        fn deref(&self) -> &T {
+            self.state.as_ref().unwrap()
+        }
+    }
+
+    impl<T> DerefMut for Guard<'_, T> {
+        fn deref_mut(&mut self) -> &mut T {
+            self.state.as_mut().unwrap()
+        }
+    }
+
+    impl<T> Drop for Guard<'_, T> {
+        fn drop(&mut self) {
+            drop(self.state.take());
+            self.taken.store(false, Ordering::Release);
         }
     }
 }
@@ -72,9 +114,20 @@ fn lane<T>(state: T) -> Arc<Lane<T>> {
 /// Tries the orders that loom tells apart. It finds more of them if each party is a thread of its own: the one that
 /// makes the others only waits for them.
 fn model(body: impl Fn() + Sync + Send + 'static) {
+    model_of(loom::model::Builder::new(), body);
+}
+
+/// The same, of orders in which a thread is interrupted so often at most. Two that hand work to each other could go on for ever.
+fn model_of_few(body: impl Fn() + Sync + Send + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(4);
+    model_of(builder, body);
+}
+
+fn model_of(builder: loom::model::Builder, body: impl Fn() + Sync + Send + 'static) {
     let (orders, mutant) = (std::sync::Arc::new(AtomicUsize::new(0)), planted());
     let counted = orders.clone();
-    loom::model(move || {
+    builder.check(move || {
         counted.fetch_add(1, Relaxed);
         assert_eq!(mutant, planted());
         body();
@@ -242,5 +295,51 @@ fn who_waits_comes_before_who_tries() {
         });
         waiter.join().unwrap();
         other.join().unwrap();
+    });
+}
+
+/// What several threads ring for, and as many as whoever took turns has seen.
+struct Driven {
+    turns: Turns<u64>,
+    rung: sync::AtomicU64,
+}
+
+impl Driven {
+    fn new() -> Arc<Self> {
+        Arc::new(Self { turns: Turns::new(0, planted()), rung: sync::AtomicU64::new(0) })
+    }
+
+    fn turn(&self, seen: &mut u64) -> bool {
+        *seen = self.rung.load(sync::Ordering::Acquire);
+        false
+    }
+
+    fn ring(&self) {
+        self.rung.fetch_add(1, sync::Ordering::Release);
+        // The first turn is the last that it takes of its own.
+        self.turns.drive(1, |seen| self.turn(seen));
+    }
+}
+
+#[test]
+fn what_is_left_to_whoever_drives_is_driven() {
+    model_of_few(|| {
+        let driven = Driven::new();
+        let others = [driven.clone(), driven.clone()].map(|other| thread::spawn(move || other.ring()));
+        others.into_iter().for_each(|other| other.join().unwrap());
+        assert_eq!(*driven.turns.claim(), 2, "somebody's is left");
+    });
+}
+
+#[test]
+fn what_is_left_to_who_sets_up_is_driven() {
+    model_of_few(|| {
+        let driven = Driven::new();
+        let (rings, sets_up) = (driven.clone(), driven.clone());
+        let rings = thread::spawn(move || rings.ring());
+        let sets_up = thread::spawn(move || sets_up.turns.with(|_| (), 1, |seen| sets_up.turn(seen)));
+        rings.join().unwrap();
+        sets_up.join().unwrap();
+        assert_eq!(*driven.turns.claim(), 1, "it is left");
     });
 }

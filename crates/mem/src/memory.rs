@@ -77,6 +77,22 @@ impl Memory {
         Self { addr, len, touchable: touchable(len, kind), kind, keep: Some(owner) }
     }
 
+    /// `len` of its bytes from `offset` on, by themselves.
+    ///
+    /// # Errors
+    /// [`OutOfBounds`] when they are not all inside the range.
+    pub fn part(&self, offset: u64, len: u64) -> Result<Self, OutOfBounds> {
+        let addr = self.checked(offset, len)?;
+        let (len, is_touched) = (len as usize, self.touchable > 0);
+        Ok(Self {
+            addr,
+            len,
+            touchable: if is_touched { len } else { 0 },
+            kind: self.kind,
+            keep: self.keep.clone(),
+        })
+    }
+
     /// Address of the first byte in this process.
     #[must_use]
     pub fn addr(&self) -> usize {
@@ -128,7 +144,10 @@ impl Memory {
     /// used. A range of less than two pages, or one that somebody else owns, stays as it is.
     pub fn empty(&self) {
         let Some(heap) = self.keep.as_ref().and_then(|keep| keep.downcast_ref::<Heap>()) else { return };
-        if heap.layout.size() >= MAPPED {
+        // A part is not all of it.
+        let is_whole =
+            self.addr == heap.addr && self.len.max(1).next_multiple_of(ALIGN) == heap.layout.size();
+        if heap.layout.size() >= MAPPED && is_whole {
             let at = pointer(heap.addr).cast();
             // SAFETY: all of an anonymous mapping of ours; like a write of zeros, which any byte may be.
             let _ = unsafe { rustix::mm::madvise(at, heap.layout.size(), Advice::LinuxDontNeed) };
@@ -369,6 +388,27 @@ mod tests {
         borrowed.empty();
         borrowed.read(0, &mut out).unwrap();
         assert_eq!(&out, b"ok", "only the owner's");
+    }
+
+    #[test]
+    fn a_part_is_the_same_bytes_and_no_others() {
+        let memory = Memory::heap(3 * ALIGN);
+        let part = memory.part(8, ALIGN as u64).unwrap();
+        part.write(0, b"part").unwrap();
+        assert_eq!((part.len(), part.addr()), (ALIGN, memory.addr() + 8));
+        let mut out = [0; 4];
+        memory.read(8, &mut out).unwrap();
+        assert_eq!(&out, b"part");
+        assert!(part.load(ALIGN as u64).is_err() && part.checked(1, ALIGN as u64).is_err());
+        assert!(memory.part(8, 3 * ALIGN as u64).is_err() && memory.part(u64::MAX, 2).is_err());
+        // It forgets nothing of the whole, and keeps it.
+        part.empty();
+        drop(memory);
+        part.read(0, &mut out).unwrap();
+        assert_eq!(&out, b"part");
+        // SAFETY: nobody touches it.
+        let device = unsafe { Memory::from_raw(1 << 40, 64, Kind::Device(0)) };
+        assert!(device.part(8, 8).unwrap().load(0).is_err());
     }
 
     #[test]

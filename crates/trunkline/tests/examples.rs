@@ -77,3 +77,27 @@ fn device_dispatch() {
 fn device_halo() {
     all("device_halo");
 }
+
+/// Lines of a function at the beginning of a line, with its first and its last.
+fn lines_of(path: &str, name: &str) -> usize {
+    let text = std::fs::read_to_string(PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(path)).unwrap();
+    let function =
+        text.lines().skip_while(|line| !(line.contains(&format!(" {name}(")) && line.ends_with('{')));
+    function.take_while(|line| *line != "}").count() + 1
+}
+
+#[test]
+fn kernels_read_in_twenty_lines() {
+    let twins = "../devq/tests/header/window_kernels.h";
+    for (path, name) in [
+        ("examples/device_ring.rs", "ring_sum"),
+        ("examples/device_dispatch.rs", "dispatch"),
+        ("examples/device_halo.rs", "simulate"),
+        (twins, "ring_sum"),
+        (twins, "dispatch"),
+        (twins, "halo"),
+    ] {
+        let lines = lines_of(path, name);
+        assert!((10..=20).contains(&lines), "{name} of {path}: {lines} lines");
+    }
+}

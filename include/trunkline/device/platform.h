@@ -35,21 +35,36 @@ namespace trunkline {
 
 // How long a wait may take. It is asked after each look that found nothing.
 struct Budget {
-    u64 looks;  // that are left; ~0: any number
-    u64 until;  // in ticks of `now`; 0: no matter when
+    u64 looks;     // that are left; ~0: any number
+    u64 until;     // in ticks of `now`; 0: no matter when
+    bool is_last;  // who has spent it ends the kernel, not the wait
 };
 
-TRUNKLINE_FN Budget forever() { return Budget{~0ull, 0}; }
-TRUNKLINE_FN Budget looks(u64 count) { return Budget{count, 0}; }
+TRUNKLINE_FN Budget forever() { return Budget{~0ull, 0, false}; }
+TRUNKLINE_FN Budget looks(u64 count) { return Budget{count, 0, false}; }
 // How many ticks a second has is the host's to tell: nanoseconds on CUDA, the processor's counter elsewhere.
-TRUNKLINE_FN Budget until(u64 ticks) { return Budget{~0ull, ticks}; }
+TRUNKLINE_FN Budget until(u64 ticks) { return Budget{~0ull, ticks, false}; }
 
-TRUNKLINE_FN bool goes_on(Budget &budget) {
+// The same, and a wait that takes longer kills the kernel: a trap on a GPU, whose driver then refuses all that follows; on threads of a host the end of the
+// process. For programs that cannot go on without what they wait for.
+TRUNKLINE_FN Budget or_die(Budget budget) {
+    budget.is_last = true;
+    return budget;
+}
+
+TRUNKLINE_FN bool has_more(Budget &budget) {
     if (budget.until != 0 && now() >= budget.until) return false;
     if (budget.looks == ~0ull) return true;
     if (budget.looks == 0) return false;
     budget.looks -= 1;
     return budget.looks > 0;
+}
+
+TRUNKLINE_FN bool goes_on(Budget &budget) {
+    if (has_more(budget)) return true;
+    bool dies = (budget.is_last && !TRUNKLINE_PLANTED("header-never-dies")) || TRUNKLINE_PLANTED("header-dies-unasked");
+    if (dies) die();
+    return false;
 }
 
 // Whether index a is before index b: they wrap, and are never half of all numbers apart.

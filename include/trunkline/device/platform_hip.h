@@ -87,6 +87,8 @@ TRUNKLINE_FN u64 now() {
 #endif
 }
 
+TRUNKLINE_FN void die() { __builtin_trap(); }
+
 TRUNKLINE_FN void pause() { __builtin_amdgcn_s_sleep(1); }
 
 TRUNKLINE_FN u32 size_of_block() {

@@ -71,6 +71,8 @@ TRUNKLINE_FN u64 now() {
 #endif
 }
 
+TRUNKLINE_FN void die() { __builtin_abort(); }
+
 // Lets others go on, between two looks of a wait. A program with more threads than cores says how, before it includes this.
 TRUNKLINE_FN void pause() {
 #if defined(TRUNKLINE_PAUSE)

@@ -312,6 +312,21 @@ TRUNKLINE_FN Wait wait_signal(Kernel &kernel, u32 by, u32 id, u64 value) {
     return wait_signal(kernel, by, id, value, found);
 }
 
+// Waits until a rank has raised a signal here to `value`, and lets it begin anew: what it was, which counts no more.
+TRUNKLINE_CALL Wait take_signal(Kernel &kernel, u32 by, u32 id, u64 value, u64 &taken) {
+    const Window &window = *kernel.window;
+    taken = 0;
+    if (!is_good(kernel)) return kernel.how;
+    if (by >= window.ranks || id >= window.signals) return refuse(kernel);
+    Wait how = good();
+    if (is_leader(kernel.group)) {
+        Slot slot = signal_slot(window, by, id);
+        how = lead_wait(kernel, slot, value, taken);
+        if (how.kind == GOOD) reset(slot, taken);
+    }
+    return conclude(kernel, how, &taken, 1);
+}
+
 // What all ranks together have raised a signal here to, or why it will not be more.
 TRUNKLINE_CALL Wait look_at_signals(const Window &window, u32 id, u64 value, u64 &found) {
     found = 0;

@@ -19,7 +19,7 @@ struct WindowJob {
 static_assert(sizeof(WindowJob) == sizeof(Window) + 6 * 8, "WindowJob");
 
 TRUNKLINE_CALL u64 window_ring(const WindowJob &job, Kernel &kernel) { return ring_sum(kernel, job.memory, job.count).kind; }
-TRUNKLINE_CALL u64 window_dispatch(const WindowJob &job, Kernel &kernel) { return dispatch(kernel, job.memory, job.count).kind; }
+TRUNKLINE_CALL u64 window_dispatch(const WindowJob &job, Kernel &kernel) { return dispatch(kernel, Tokens{job.memory, job.count}).kind; }
 TRUNKLINE_CALL u64 window_halo(const WindowJob &job, Kernel &kernel) {
     return halo(kernel, (double *)job.memory, job.count, job.first, job.steps).kind;
 }

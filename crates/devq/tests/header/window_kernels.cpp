@@ -60,7 +60,7 @@ u64 window_run(const Launch *launch, unsigned rank) {
     Kernel kernel = kernel_of(*launch->window, launch->channel, group, looks(launch->looks));
     switch (launch->what) {
         case 0: return tests::ring_sum(kernel, launch->memory, launch->count).kind;
-        case 1: return tests::dispatch(kernel, launch->memory, launch->count).kind;
+        case 1: return tests::dispatch(kernel, tests::Tokens{launch->memory, launch->count}).kind;
         case 2: return tests::halo(kernel, (double *)launch->memory, launch->count, launch->first, launch->steps).kind;
         case 3: return tests::use_window(kernel);
         case 4: return barrier(kernel, 0).kind;

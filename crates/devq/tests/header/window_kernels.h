@@ -31,41 +31,49 @@ TRUNKLINE_CALL Wait ring_sum(Kernel &kernel, u64 *numbers, u64 count) {
 // Tokens go to the experts that they are routed to, and come back changed. The window has rows for each rank: to send from, to receive into, and
 // for what comes back.
 constexpr u64 TOKEN_WORDS = 16;
-constexpr u32 SENT = 0, BACK = 1;
+constexpr u64 TOKEN_BYTES = 8 * TOKEN_WORDS;
+constexpr u32 SENT = 0;
 
-struct Rows {
-    u64 row;  // bytes
-    u32 size;
-    TRUNKLINE_FN u64 operator()(u32 area, u32 of) const { return ((u64)area * size + of) * row; }
+struct Tokens {
+    u64 *first;
+    u64 count;
 };
 
-TRUNKLINE_CALL Wait dispatch(Kernel &kernel, u64 *tokens, u64 count) {
+// Copies the tokens of an expert to a place of the window, or from there; how many they are.
+TRUNKLINE_CALL u64 copy_routed(Kernel &kernel, const Tokens &tokens, u32 expert, u64 at, bool out) {
+    u64 nth = 0;
+    for (u64 *token = tokens.first; token < tokens.first + tokens.count * TOKEN_WORDS; token += TOKEN_WORDS) {
+        if (token[0] % ranks(kernel) != expert) continue;
+        u8 *place = data(kernel, at + nth++ * TOKEN_BYTES);
+        copy(kernel.group, out ? (void *)place : token, out ? (const void *)token : place, TOKEN_BYTES);
+    }
+    return nth;
+}
+
+// What an expert does with tokens.
+TRUNKLINE_CALL void change(Kernel &kernel, u64 at, u64 count) {
+    u64 *words = (u64 *)data(kernel, at);
+    for (u64 nth = kernel.group.rank; nth < count * TOKEN_WORDS; nth += kernel.group.size)
+        if (nth % TOKEN_WORDS != 0) words[nth] += rank(kernel) + 1;
+}
+
+TRUNKLINE_CALL Wait dispatch(Kernel &kernel, const Tokens &tokens) {
     u32 me = rank(kernel), size = ranks(kernel);
-    u64 bytes = 8 * TOKEN_WORDS;
-    Rows row = {count * bytes, size};
+    u64 row = tokens.count * TOKEN_BYTES, came = 0;
+    u64 to = 0, in = size * row, back = 2 * in;
     for (u32 expert = 0; expert < size; expert++) {
-        u64 mine = 0;
-        for (u64 *token = tokens; token < tokens + count * TOKEN_WORDS; token += TOKEN_WORDS)
-            if (token[0] % size == expert) copy(kernel.group, data(kernel, row(0, expert) + mine++ * bytes), token, bytes);
+        u64 count = copy_routed(kernel, tokens, expert, to + expert * row, true);
         // How many nobody knows before: the number comes as the value of the signal.
-        put(kernel, expert, row(1, me), row(0, expert), mine * bytes, along_signal(SENT, mine + 1));
+        put(kernel, expert, in + me * row, to + expert * row, count * TOKEN_BYTES, along_signal(SENT, count + 1));
     }
     for (u32 by = 0; by < size; by++) {
-        u64 came = 0;
-        wait_signal(kernel, by, SENT, 1, came);
-        reset_signal(kernel, by, SENT, came);
-        if (!is_good(kernel)) return kernel.how;
-        u64 *words = (u64 *)data(kernel, row(1, by));
-        for (u64 at = kernel.group.rank; at < (came - 1) * TOKEN_WORDS; at += kernel.group.size)
-            if (at % TOKEN_WORDS != 0) words[at] += me + 1;
-        put(kernel, by, row(2, me), row(1, by), (came - 1) * bytes, along_signal(BACK));
+        if (take_signal(kernel, by, SENT, 1, came).kind != GOOD) return kernel.how;
+        change(kernel, in + by * row, came - 1);
+        put(kernel, by, back + me * row, in + by * row, (came - 1) * TOKEN_BYTES, nothing_along());
     }
     barrier(kernel, 0);  // all have done so: what is for this rank is there
-    for (u32 expert = 0; expert < size && is_good(kernel); expert++) {
-        u64 nth = 0;
-        for (u64 *token = tokens; token < tokens + count * TOKEN_WORDS; token += TOKEN_WORDS)
-            if (token[0] % size == expert) copy(kernel.group, token, data(kernel, row(2, expert) + nth++ * bytes), bytes);
-    }
+    for (u32 expert = 0; expert < size && is_good(kernel); expert++)
+        copy_routed(kernel, tokens, expert, back + expert * row, false);
     return barrier(kernel, 0);  // and has read it
 }
 
@@ -114,7 +122,7 @@ TRUNKLINE_CALL u64 use_window(Kernel &kernel) {
     failed += reset_signal(kernel, me, 1, found).kind != GOOD || found != 5 || (leads && read_signal(kernel, me, 1) != 0);
     failed += get(kernel, me, 0, 16, 8, done).kind != GOOD || wait(kernel, done).kind != GOOD || (leads && words[2] != 77);
     failed += signal(kernel, me, 1).kind != GOOD || wait_signal(kernel, me, 1, 1).kind != GOOD;
-    failed += reset_signal(kernel, me, 1, found).kind != GOOD;
+    failed += take_signal(kernel, me, 1, 1, found).kind != GOOD || found != 1 || (leads && read_signal(kernel, me, 1) != 0);
     failed += put(kernel, me, 0, 0, 0, along_counter(0)).kind != GOOD || wait_counter(kernel, 0, 1, found).kind != GOOD;
     failed += reset_counter(kernel, 0, found).kind != GOOD;
     // What there is not is refused, and everything after it until the program says that it knows.
@@ -125,14 +133,15 @@ TRUNKLINE_CALL u64 use_window(Kernel &kernel) {
         (kernel.how = good(), put(kernel, me, 0, 0, 8, along_signal(kernel.window->signals))),
         (kernel.how = good(), put(kernel, me, 0, 0, 8, along_counter(kernel.window->counters))),
         (kernel.how = good(), get(kernel, me, end, 0, 1, done)), (kernel.how = good(), signal(kernel, me, kernel.window->signals)),
-        (kernel.how = good(), wait_signal(kernel, size, 0, 1)), (kernel.how = good(), barrier(kernel, kernel.window->barriers)),
+        (kernel.how = good(), wait_signal(kernel, size, 0, 1)),
+        (kernel.how = good(), take_signal(kernel, me, kernel.window->signals, 1, found)), (kernel.how = good(), barrier(kernel, kernel.window->barriers)),
         (kernel.how = good(), send(kernel, me, words, 8)), flush(kernel),
     };
     for (const Wait &how : refused) failed += how.kind != REFUSED;
     kernel.how = good();
     Budget limit = kernel.limit;
     kernel.limit = looks(20);
-    failed += wait_signal(kernel, me, 1, 1).kind != TIMEOUT || barrier(kernel, 0).kind != TIMEOUT;
+    failed += wait_signal(kernel, me, 1, 1).kind != TIMEOUT || take_signal(kernel, me, 1, 1, found).kind != TIMEOUT || barrier(kernel, 0).kind != TIMEOUT;
     kernel.how = good();
     kernel.limit = limit;
     failed += flush(kernel).kind != GOOD;

@@ -553,6 +553,10 @@ impl<N: Network> Network for Courier<N> {
         said && told.is_some_and(|offset| self.network.spoil(Place { offset, ..at }, 1))
     }
 
+    fn leave(&mut self) {
+        self.network.leave();
+    }
+
     fn hear(&mut self) {
         self.network.hear();
         self.bury();

@@ -15,10 +15,9 @@ use trunkline_proto::mutant::Mutant;
 use crate::device::executor::{Directory, Executor, QueueError};
 use crate::device::network::Network;
 use crate::device::region::{Far, Key, Region};
+use crate::device::turns::Turns;
 use crate::device::words::{Ringer, Words};
-use crate::lane::Lane;
 use crate::rma::Member;
-use crate::sync::Guard;
 use crate::wait::{Pause, Waiting};
 
 /// Fruitless passes before the thread lets others go first: who posts may need its processor.
@@ -46,7 +45,7 @@ pub enum Mode {
     Inline,
     /// M1: a thread.
     Thread,
-    /// M2: a thread that no producer can wake, as they are threads of a device ([`Queues::for_device`]). It looks at the doorbells again and again, and naps
+    /// M2: a thread that no producer can wake, as they are threads of a device ([`Queues::for_device`]) or of other processes ([`Queues::for_processes`]). It looks at the doorbells again and again, and naps
     /// for a moment where nothing has come for long.
     Device,
 }
@@ -63,28 +62,29 @@ pub enum QueuesError {
 }
 
 struct Shared<N> {
-    executor: Lane<Executor<N>>,
+    turns: Turns<Executor<N>>,
     mode: Mode,
     /// The thread says so before it falls asleep.
     asleep: AtomicBool,
-    /// Somebody waits.
-    wanted: AtomicBool,
     stop: AtomicBool,
     thread: OnceLock<Thread>,
     mutant: Mutant,
 }
 
-/// An executor and whoever drives it. Dropping it ends the thread; entries that are under way then are never completed, so their
-/// waiters need a limit of their own or an abort.
+/// An executor and whoever drives it. Dropping it ends the thread, and all queues as an abort does, with the status of a reservation that was abandoned: whoever posts or waits there hears of it.
+/// Entries that are under way then may still be done, or not.
 pub struct Queues<N: Network + 'static> {
     shared: Arc<Shared<N>>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl<N: Network> Shared<N> {
-    /// For set-up, which is let in first.
-    fn executor(&self) -> Guard<'_, Executor<N>> {
-        self.executor.claim()
+    /// Set-up, which is let in first.
+    fn with<T>(&self, f: impl FnOnce(&mut Executor<N>) -> T) -> T {
+        match self.mode {
+            Mode::Inline => self.turns.with(f, TURNS_MAX, |executor| turn(executor, false)),
+            Mode::Thread | Mode::Device => f(&mut self.turns.claim()),
+        }
     }
 
     fn wake(&self) {
@@ -96,29 +96,7 @@ impl<N: Network> Shared<N> {
 
     /// Passes by the thread that calls, unless another one is at it, which goes on for it.
     fn drive(&self, serves: bool) {
-        for _ in 0..TURNS_MAX {
-            let Some(mut executor) = self.executor.try_claim().or_else(|| self.leave_to_owner()) else {
-                return;
-            };
-            let pass = executor.pass();
-            let mut goes_on = pass.moved && pass.busy;
-            if serves && !pass.moved {
-                goes_on = executor.serve();
-            }
-            drop(executor);
-            // Whoever came meanwhile has left it to this thread. Of two exchanges one is the later one: who comes with that sees the
-            // executor free, or is seen here.
-            if !self.wanted.swap(false, Ordering::AcqRel) && !goes_on {
-                return;
-            }
-        }
-    }
-
-    /// Has whoever is at it make another pass, unless he has just ended.
-    #[cold]
-    fn leave_to_owner(&self) -> Option<Guard<'_, Executor<N>>> {
-        self.wanted.swap(true, Ordering::AcqRel);
-        self.executor.try_claim()
+        self.turns.drive(TURNS_MAX, |executor| turn(executor, serves));
     }
 
     /// The thread's loop.
@@ -130,14 +108,14 @@ impl<N: Network> Shared<N> {
             Mode::Inline | Mode::Thread => (AWAKE, SLEEP_FIRST, SLEEP_MAX),
         };
         while !self.stop.load(Ordering::Relaxed) {
-            let Some(mut executor) = self.executor.try_claim() else {
+            let Some(mut executor) = self.turns.try_claim() else {
                 std::thread::yield_now();
                 continue;
             };
             let pass = executor.pass();
             passes = passes.wrapping_add(1);
             // Who waits for a signal waits for what others ask of this process.
-            let waits = self.wanted.load(Ordering::Relaxed) && self.wanted.swap(false, Ordering::Relaxed);
+            let waits = self.turns.is_wanted(Ordering::Relaxed) && self.turns.take_wanted();
             let idles = fruitless >= SPINS;
             let serves = waits || std::mem::take(&mut slept) || idles || passes.is_multiple_of(SERVE_EVERY);
             let served = serves && executor.serve();
@@ -175,9 +153,9 @@ impl<N: Network> Shared<N> {
             std::thread::sleep(Duration::from_millis(1));
         }
         self.asleep.store(true, Ordering::SeqCst);
-        let stays = self.stop.load(Ordering::SeqCst) || self.wanted.load(Ordering::SeqCst);
+        let stays = self.stop.load(Ordering::SeqCst) || self.turns.is_wanted(Ordering::SeqCst);
         // Who has the executor right now may have changed it.
-        let rung = self.executor.try_claim().is_none_or(|executor| executor.is_rung());
+        let rung = self.turns.try_claim().is_none_or(|executor| executor.is_rung());
         if !stays && (!rung || blindly) {
             // What heals a bug of this kind by and by is left out with it.
             let heals = !blindly && !self.mutant.is("dev-wakes-nobody");
@@ -185,6 +163,13 @@ impl<N: Network> Shared<N> {
         }
         self.asleep.store(false, Ordering::SeqCst);
     }
+}
+
+/// One of the passes that who rings or waits makes. Whether another is likely to find something.
+fn turn<N: Network>(executor: &mut Executor<N>, serves: bool) -> bool {
+    let pass = executor.pass();
+    let goes_on = pass.moved && pass.busy;
+    if serves && !pass.moved { executor.serve() } else { goes_on }
 }
 
 impl<N: Network> Ringer for Shared<N> {
@@ -202,8 +187,8 @@ impl<N: Network> Ringer for Shared<N> {
         match self.mode {
             Mode::Inline => self.drive(true),
             Mode::Thread | Mode::Device => {
-                if !self.wanted.load(Ordering::Relaxed) {
-                    self.wanted.store(true, Ordering::SeqCst);
+                if !self.turns.is_wanted(Ordering::Relaxed) {
+                    self.turns.want();
                     self.wake();
                 }
                 std::hint::spin_loop();
@@ -232,12 +217,20 @@ impl<N: Network + 'static> Queues<N> {
         Self::drive(Executor::for_device(network, queues, device, mutant)?, Mode::Device, mutant)
     }
 
+    /// Queues whose producers are threads of other processes of the host, executed by a thread ([`Mode::Device`]): at most so many, none deeper than `deepest`, in a memory file
+    /// ([`Executor::file`]). Each queue is made here and named to its producer by its number, who opens it by [`Guest`](super::Guest).
+    ///
+    /// # Errors
+    /// [`QueuesError`].
+    pub fn for_processes(network: N, queues: u32, deepest: u32, mutant: Mutant) -> Result<Self, QueuesError> {
+        Self::drive(Executor::for_processes(network, queues, deepest, mutant)?, Mode::Device, mutant)
+    }
+
     fn drive(executor: Executor<N>, mode: Mode, mutant: Mutant) -> Result<Self, QueuesError> {
         let shared = Arc::new(Shared {
-            executor: Lane::new(executor, mutant),
+            turns: Turns::new(executor, mutant),
             mode,
             asleep: AtomicBool::new(false),
-            wanted: AtomicBool::new(false),
             stop: AtomicBool::new(false),
             thread: OnceLock::new(),
             mutant,
@@ -258,7 +251,7 @@ impl<N: Network + 'static> Queues<N> {
 
     /// Calls the executor, between two passes.
     pub fn with<T>(&self, f: impl FnOnce(&mut Executor<N>) -> T) -> T {
-        f(&mut self.shared.executor())
+        self.shared.with(f)
     }
 
     /// A new queue, for any number of threads.
@@ -337,11 +330,8 @@ fn told<N: Network + 'static>(
     queue: &Queue<Words>,
 ) -> Result<Queue<Words>, QueueError> {
     let ringer = || Arc::clone(shared) as Arc<dyn Ringer>;
-    let page = {
-        let executor = shared.executor();
-        let words = executor.page().words().told(ringer());
-        trunkline_devq::BellPage::open(words, shared.mutant)?
-    };
+    let words = shared.with(|executor| executor.page().words().told(ringer()));
+    let page = trunkline_devq::BellPage::open(words, shared.mutant)?;
     Ok(Queue::open(queue.words().told(ringer()), &page, shared.mutant)?)
 }
 
@@ -354,6 +344,8 @@ impl<N: Network + 'static> Drop for Queues<N> {
             // A thread that has panicked has told so.
             let _ = thread.join();
         }
+        // Who has a queue of it has the executor, too, which would keep what it has of the network.
+        self.shared.turns.claim().leave();
     }
 }
 

@@ -1,24 +1,29 @@
 //! One executor: all queues of a page of doorbells, drained onto one network. Its owner makes the passes.
 
 use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use trunkline_devq::view::Own;
 use trunkline_devq::{BellPage, Drain, Memory as _, Queue, Rules, Slots, View};
-use trunkline_mem::Memory;
 use trunkline_mem::gpu::{CallError, Device};
+use trunkline_mem::{Memory, Shared};
 use trunkline_proto::mutant::Mutant;
-use trunkline_proto::wire::devq::{Bells, Companion, Poison, Shape, Status};
+use trunkline_proto::wire::devq::{Aborted, Bells, Companion, Poison, Shape, Status};
 
 use crate::device::network::Network;
 use crate::device::port::Jobs;
+use crate::device::processes::{File, Owned, companion_of};
 use crate::device::region::{Far, Key, Region};
 use crate::device::words::Words;
 use crate::rma::Member;
 
 /// Entries of a queue that are under way together.
 pub const WINDOW: u32 = 64;
+
+/// Passes of an executor that ends, at most.
+const LAST_PASSES: u32 = 16;
 
 /// How often what comes beside links is heard: which words are spoiled, and whether members live whose signals somebody may be waiting for.
 const WATCH_EVERY: Duration = Duration::from_millis(5);
@@ -53,20 +58,22 @@ pub struct Executor<N> {
     directory: Directory,
     /// The number and doorbell of the next queue.
     next: u32,
-    /// Where queues lie whose producers are threads of a device.
+    /// Where queues lie whose producers are no threads of this process.
     room: Option<Room>,
     watched: Vec<Watched>,
+    /// Queues of other processes.
+    owned: Vec<Owned>,
     looked: Instant,
     mutant: Mutant,
 }
 
-/// Pinned memory of the host, which a device sees.
+/// Where queues lie for others.
 #[derive(Debug)]
-struct Room {
-    device: Device,
-    /// Where the device finds the page of doorbells, and each queue, by number.
-    page: u64,
-    queues: Vec<u64>,
+enum Room {
+    /// Pinned memory of the host, which a device sees. Where it finds the page of doorbells, and each queue, by number.
+    Device { device: Device, page: u64, queues: Vec<u64> },
+    /// A memory file, which other processes map.
+    File(File),
 }
 
 /// No queue was made.
@@ -81,9 +88,18 @@ pub enum QueueError {
     /// There is no pinned memory for it.
     #[error("no memory that both the host and the device see: {0}")]
     Pinned(#[from] CallError),
+    /// There is no memory file for them.
+    #[error("no memory file for queues of other processes: {0}")]
+    File(String),
     /// The executor is no device's, or its queues are made by [`Executor::make_lane`].
     #[error("queues of an executor for a device are made as lanes, and of no other")]
     Device,
+}
+
+impl QueueError {
+    pub(super) fn file(cause: impl std::fmt::Display) -> Self {
+        Self::File(cause.to_string())
+    }
 }
 
 impl<N: Network> Executor<N> {
@@ -105,14 +121,41 @@ impl<N: Network> Executor<N> {
         let queues = queues.clamp(1, trunkline_proto::wire::devq::BELLS_MAX);
         let pinned = device.pinned(Bells::new(queues)?.by_bytes().bytes() as usize)?;
         let page = BellPage::create_for_devices(Words::of(pinned.memory().clone()), queues, mutant)?;
-        let room = Room { device, page: pinned.at(), queues: Vec::new() };
+        let room = Room::Device { device, page: pinned.at(), queues: Vec::new() };
         Ok(Self::with(network, page, Some(room), mutant))
+    }
+
+    /// The same, for queues whose producers are threads of other processes of the host: they lie in a memory file, and none is deeper than `deepest`.
+    ///
+    /// # Errors
+    /// [`QueueError`].
+    pub fn for_processes(network: N, queues: u32, deepest: u32, mutant: Mutant) -> Result<Self, QueueError> {
+        let queues = queues.clamp(1, trunkline_proto::wire::devq::BELLS_MAX);
+        let file = File::new(queues, deepest)?;
+        let page = BellPage::create(file.words().clone(), queues, mutant)?;
+        Ok(Self::with(network, page, Some(Room::File(file)), mutant))
+    }
+
+    /// The memory file of [`for_processes`](Self::for_processes), for producers to map, who use it by [`Guest`](super::Guest).
+    #[must_use]
+    pub const fn file(&self) -> Option<&Shared> {
+        match &self.room {
+            Some(Room::File(file)) => Some(file.shared()),
+            _ => None,
+        }
+    }
+
+    /// A queue is that process's (`pidfd_open`): once it has ended and what it had submitted is executed, the queue ends with [`Status::PeerDead`], and with it the companion.
+    /// What it had reserved and not published nobody waits for.
+    pub fn own(&mut self, number: u32, process: OwnedFd) {
+        self.owned.push(Owned::new(number, process));
     }
 
     fn with(network: N, page: BellPage<Words>, room: Option<Room>, mutant: Mutant) -> Self {
         let (drain, jobs) = (Drain::new(page.clone(), mutant), Jobs::new(network, mutant));
         let (directory, looked) = (Directory::default(), Instant::now());
-        Self { page, drain, jobs, directory, next: 0, room, watched: Vec::new(), looked, mutant }
+        let (watched, owned) = (Vec::new(), Vec::new());
+        Self { page, drain, jobs, directory, next: 0, room, watched, owned, looked, mutant }
     }
 
     /// Makes a queue, whose first index is `first`.
@@ -120,7 +163,7 @@ impl<N: Network> Executor<N> {
     /// # Errors
     /// [`QueueError`].
     pub fn make_queue(&mut self, depth: u32, first: u64) -> Result<Queue<Words>, QueueError> {
-        if self.room.is_some() {
+        if matches!(self.room, Some(Room::Device { .. })) {
             return Err(QueueError::Device);
         }
         self.make(depth, first)
@@ -132,7 +175,7 @@ impl<N: Network> Executor<N> {
     /// # Errors
     /// [`QueueError`].
     pub fn make_lane(&mut self, depth: u32, first: u64) -> Result<[u32; 2], QueueError> {
-        if self.room.is_none() {
+        if !matches!(self.room, Some(Room::Device { .. })) {
             return Err(QueueError::Device);
         }
         let (queue, companion) = (self.make(depth, first)?, self.make(depth, first)?);
@@ -144,12 +187,12 @@ impl<N: Network> Executor<N> {
     /// What a kernel is given of such a queue; `own` is where the words lie that its device's threads change. `None`: there is no such queue.
     #[must_use]
     pub fn view(&self, number: u32, own: Own) -> Option<View> {
-        let room = self.room.as_ref()?;
-        let at = *room.queues.get(number as usize)?;
+        let Some(Room::Device { queues, page, .. }) = &self.room else { return None };
+        let at = *queues.get(number as usize)?;
         let directory = self.directory.lock().unwrap_or_else(PoisonError::into_inner);
         let shape = *directory.get(&number)?.shape();
         drop(directory);
-        View::new(&shape, at, self.page.bells(), room.page, Some(own))
+        View::new(&shape, at, self.page.bells(), *page, Some(own))
     }
 
     fn make(&mut self, depth: u32, first: u64) -> Result<Queue<Words>, QueueError> {
@@ -158,15 +201,22 @@ impl<N: Network> Executor<N> {
             return Err(QueueError::Full(self.page.count()));
         }
         let shape = Shape::new(depth, number, 0, number)?;
-        let (shape, words) = match &mut self.room {
-            None => (shape, Words::heap(shape.bytes())),
-            Some(room) => {
-                let pinned = room.device.pinned(shape.for_device().bytes() as usize)?;
-                room.queues.push(pinned.at());
-                (shape.for_device(), Words::of(pinned.memory().clone()))
+        let (shape, words, in_file) = match &mut self.room {
+            None => (shape, Words::heap(shape.bytes()), None),
+            Some(Room::Device { device, queues, .. }) => {
+                let pinned = device.pinned(shape.for_device().bytes() as usize)?;
+                queues.push(pinned.at());
+                (shape.for_device(), Words::of(pinned.memory().clone()), None)
+            }
+            Some(Room::File(file)) => {
+                let (at, words) = file.take(&shape)?;
+                (shape, words, Some(at))
             }
         };
         let queue = Queue::create(words, shape, first, &self.page, self.mutant)?;
+        if let (Some(at), Some(Room::File(file))) = (in_file, &self.room) {
+            file.tell(number, at);
+        }
         self.next += 1;
         self.jobs.grow(WINDOW.min(depth));
         // An atomic is held until the writes before it are placed, whatever the network promises.
@@ -233,6 +283,23 @@ impl<N: Network> Executor<N> {
         Pass { moved, busy: pass.busy > 0 || !self.jobs.is_idle() }
     }
 
+    /// Ends all queues, as aborts do: whoever posts or waits there hears of it. What the network lends is given back, and what was under way may still be done, or not.
+    pub fn leave(&mut self) {
+        let why = Aborted { status: Status::Abandoned, reason: 0 };
+        let directory = self.directory.lock().unwrap_or_else(PoisonError::into_inner);
+        for queue in directory.values().filter(|_| !self.mutant.is("dev-leaves-in-silence")) {
+            queue.abort(why);
+        }
+        drop(directory);
+        // What was not begun is flushed, and signals that it was to raise are poisoned.
+        for _ in 0..LAST_PASSES {
+            if !self.pass().busy {
+                break;
+            }
+        }
+        self.jobs.leave();
+    }
+
     /// Goes on with what this process does for others, which no queue of its own has to do with, and looks who lives. Whether anything
     /// moved.
     pub fn serve(&mut self) -> bool {
@@ -242,6 +309,9 @@ impl<N: Network> Executor<N> {
             self.looked = Instant::now();
             self.jobs.network().hear();
             self.look_who_lives();
+            if !self.owned.is_empty() {
+                self.look_at_owners();
+            }
         }
         moved
     }
@@ -275,6 +345,23 @@ impl<N: Network> Executor<N> {
         match made {
             Some(Ok(queue)) => Companion::Queue(queue.shape().number()),
             Some(Err(_)) | None => Companion::Refused,
+        }
+    }
+
+    /// Ends the queues of processes that have ended.
+    fn look_at_owners(&mut self) {
+        let Self { owned, directory, page, mutant, .. } = self;
+        let directory = directory.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut more = Vec::new();
+        owned.retain_mut(|owned| {
+            let Some(queue) = directory.get(&owned.number) else { return false };
+            let is_over = !mutant.is("dev-outlives-its-owner") && owned.look(queue, page);
+            more.extend(companion_of(queue).filter(|_| is_over));
+            !is_over
+        });
+        // Entries of a companion wait for those of its queue, which have all ended.
+        for queue in more.iter().filter_map(|number| directory.get(number)) {
+            queue.abort(Aborted { status: Status::PeerDead, reason: 0 });
         }
     }
 

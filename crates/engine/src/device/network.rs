@@ -86,13 +86,18 @@ pub trait Network: Send {
 
     /// Whether nothing of a member comes any more, as far as was heard.
     fn is_gone(&mut self, member: Member) -> bool;
+
+    /// Gives back what it has of the job, whatever is under way. Nothing is asked of it afterwards but by mistake, and that fails.
+    fn leave(&mut self) {}
 }
 
-/// A one-sided job, by a context of the executor's own.
+/// A one-sided job, by a context of the executor's own, which is the job's again when this is dropped.
 #[derive(Debug)]
 pub struct Rma<J> {
     job: J,
     id: ContextId,
+    /// Gives it back. Whoever drops this knows nothing of the job.
+    give_back: fn(&J, ContextId),
     me: Member,
     ended: Vec<crate::rma::Ended>,
     /// How much has moved without completing anything: what others put here.
@@ -107,15 +112,29 @@ impl<F: Fabric, H: Host, J: Deref<Target = Job<F, H>>> Rma<J> {
     pub fn new(job: J) -> Result<Self, RmaError> {
         let id = job.telling_context()?;
         let me = job.me().map_or(Member::MAX, |(me, _)| me);
-        Ok(Self { job, id, me, ended: Vec::with_capacity(64), stirs: None })
+        Ok(Self { job, id, give_back: Self::give_back, me, ended: Vec::with_capacity(64), stirs: None })
+    }
+
+    fn give_back(job: &J, id: ContextId) {
+        if !job.mutant().is("dev-keeps-its-context") {
+            // Given back before, it is another's.
+            let _ = job.abandon_context(id);
+        }
     }
 
     fn begin(&self, cookie: u64, member: Member, what: Begin<'_>) -> Carried {
         match self.job.begin(self.id, cookie, member, what) {
             Ok(Some(bytes)) => Carried::Begun(bytes),
             Ok(None) => Carried::Busy,
+            Err(RmaError::Lost { .. }) if self.job.mutant().is("dev-waits-for-lost-links") => Carried::Busy,
             Err(error) => Carried::Failed(failure(&error)),
         }
+    }
+}
+
+impl<J> Drop for Rma<J> {
+    fn drop(&mut self) {
+        (self.give_back)(&self.job, self.id);
     }
 }
 
@@ -163,6 +182,10 @@ impl<F: Fabric, H: Host, J: Deref<Target = Job<F, H>> + Send> Network for Rma<J>
     fn is_gone(&mut self, member: Member) -> bool {
         // That links to it are lost says nothing of it: it may still reach this process.
         matches!(self.job.reaches(self.id, member), Err(RmaError::Lost { lost: Lost::Dead(_), .. }))
+    }
+
+    fn leave(&mut self) {
+        (self.give_back)(&self.job, self.id);
     }
 }
 

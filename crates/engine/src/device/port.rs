@@ -294,6 +294,18 @@ impl<N: Network> Jobs<N> {
         }
     }
 
+    /// Nothing is begun any more, and what is under way is told no more. Waiters of other ranks whose words were to say that something has failed hear it
+    /// beside all links.
+    pub fn leave(&mut self) {
+        for (at, generation, _) in std::mem::take(&mut self.poisons) {
+            let flight = self.flights.get(at as usize).filter(|flight| flight.generation == generation);
+            if let Some((place, word)) = flight.and_then(|flight| flight.poison) {
+                self.say_poison(place, word);
+            }
+        }
+        self.network.leave();
+    }
+
     fn say_poison(&mut self, place: Place, word: u64) {
         if !self.mutant.is("dev-poison-needs-a-link") {
             // Who is gone waits for nothing.

@@ -7,6 +7,7 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 use trunkline_fabric::{Caps, Fabric, Host, Rail, RailConfig, RecvOrder};
 use trunkline_proto::id::ProcessId;
 use trunkline_proto::limits::RMA_STREAMS_MAX;
+use trunkline_proto::mutant::Mutant;
 use trunkline_proto::rma::atomic::Atomic;
 use trunkline_proto::wire::dial::{CARD_BYTES, Card};
 use trunkline_proto::wire::rma::Stream;
@@ -191,6 +192,11 @@ impl<F: Fabric, H: Host> Job<F, H> {
         Ok(())
     }
 
+    /// The bug that is planted in it, if any.
+    pub(crate) const fn mutant(&self) -> Mutant {
+        self.params.mutant
+    }
+
     /// The number of this process, and of how many; nothing before [`Job::meet`].
     pub fn me(&self) -> Option<(Member, Member)> {
         self.me.get().map(|(me, cards)| (*me, cards.len() as Member))
@@ -243,10 +249,27 @@ impl<F: Fabric, H: Host> Job<F, H> {
         Ok(true)
     }
 
+    /// The same whatever is under way, of which nothing is told any more: it may still be done, or not. Waits for whoever uses the context right now.
+    ///
+    /// # Errors
+    /// As [`Job::close_context`].
+    pub fn abandon_context(&self, id: ContextId) -> Result<(), RmaError> {
+        let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut slot = self.place(id)?.claim();
+        named(&mut slot, id)?;
+        self.end(&mut slot);
+        made.free.push(id.stream.index());
+        Ok(())
+    }
+
     /// Says farewell for a context, and ends it.
     fn end(&self, slot: &mut Option<Context<F::Rail>>) {
-        let Some(context) = slot.take() else { return };
+        let Some(mut context) = slot.take() else { return };
         let mut desk = self.desk.claim();
+        // First what it has yet to say: among it may be farewell to members that no link leads to any more.
+        for (control, word) in std::mem::take(&mut context.words) {
+            desk.streams.say(control, &word, None);
+        }
         for (control, word) in context.farewell() {
             desk.streams.say(control, &word, None);
         }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
-use trunkline_devq::{Condition, Poll, Slots, WaitError};
+use trunkline_devq::{Condition, Slots, WaitError};
 use trunkline_engine::Nics;
 use trunkline_engine::device::{
     Carried, Ended, Failure, Far, Key, Mode, Network, Place, Queues, Region, Rma,
@@ -285,30 +285,78 @@ fn a_remote_waiter_hears_by_the_control_stream() {
     }
 }
 
+/// Replaces a rank's executor by another one, which the other rank reaches and is reached by under the same keys.
+fn begin_anew(ranks: &mut [Rank], which: usize, mode: Mode) {
+    let network = Rma::new(Arc::clone(&ranks[which].job)).unwrap();
+    let queues = Queues::start(network, 64, mode, planted()).unwrap();
+    drop(std::mem::replace(&mut ranks[which].queues, queues));
+    let (other, memory) = (1 - which, ranks[which].memory.clone());
+    let region = Region { memory, heap: 0, table: TABLE, copies: None, words: None };
+    assert_eq!(ranks[which].queues.add_region(region), Some(ranks[which].keys[which]));
+    let key = ranks[which].keys[other];
+    let far = Far { key, len: BYTES as u64, table: TABLE, near: None, copies: None, words: None };
+    ranks[which].queues.learn(other as u32, far);
+}
+
 #[test]
 fn an_executor_that_ends_makes_room_for_another() {
-    let mut ranks = ranks(2, SHM);
-    for round in 1..=3 {
-        let queue = ranks[0].queues.queue(8).unwrap();
-        done(&queue, &[ranks[0].write(0, 1, 0, 1000), ranks[0].signal(1, 0, 1)]);
-        assert_eq!(ranks[1].wait_signal(0, round), Ok(round));
-        let (memory, far) = (ranks[0].memory.clone(), ranks[1].keys[1]);
-        let network = Rma::new(Arc::clone(&ranks[0].job)).unwrap();
-        let old = std::mem::replace(
-            &mut ranks[0].queues,
-            Queues::start(network, 64, Mode::Thread, planted()).unwrap(),
-        );
-        drop(old);
-        // What is posted to one that has ended stays as it is, for its waiter's limit or an abort.
-        if let Ok(ticket) = queue.post(&[ranks[0].signal(1, 0, 1)], &mut patience()) {
-            std::thread::sleep(Duration::from_millis(3));
-            assert_eq!(queue.poll(ticket), Ok(Poll::Busy));
+    for way in [SHM, TCP] {
+        let mut ranks = ranks(2, way);
+        let idle = ranks[1].job.in_use();
+        // More often than a process has places for contexts.
+        for round in 1..=80 {
+            let queue = ranks[0].queues.queue(8).unwrap();
+            done(&queue, &[ranks[0].write(0, 1, 0, 1000), ranks[0].signal(1, 0, 1)]);
+            assert_eq!(ranks[1].wait_signal(0, round), Ok(round));
+            if round % 8 == 0 {
+                let back = ranks[1].queues.queue(8).unwrap();
+                done(&back, &[ranks[1].write(0, 0, 5000, 1000), ranks[1].signal(0, 0, 1)]);
+                begin_anew(&mut ranks, 1, way.mode);
+            }
+            begin_anew(&mut ranks, 0, way.mode);
         }
-        let region = Region { memory, heap: 0, table: TABLE, copies: None, words: None };
-        assert_eq!(ranks[0].queues.add_region(region), Some(ranks[0].keys[0]));
-        ranks[0].queues.learn(
-            1,
-            Far { key: far, len: BYTES as u64, table: TABLE, near: None, copies: None, words: None },
-        );
+        let until = Instant::now() + Duration::from_secs(5);
+        while ranks[1].job.in_use().0 > idle.0 {
+            assert!(
+                Instant::now() < until,
+                "{way:?}: {:?} links are served for nobody",
+                ranks[1].job.in_use()
+            );
+            ranks[1].job.serve();
+        }
+    }
+}
+
+/// Whoever has a queue of an executor that has ended hears of it, also of entries that were under way.
+#[test]
+fn an_executor_that_ends_tells_who_waits() {
+    for mode in [Mode::Thread, Mode::Inline] {
+        let mut ranks = ranks(2, crate::ranks::Way { mode, ..SHM });
+        let queue = ranks[0].queues.queue(8).unwrap();
+        done(&queue, &[ranks[0].signal(0, 0, 1)]);
+        let other = ranks[0].queues.queue(8).unwrap();
+        let never = Entry::new(Work::Wait { queue: other.shape().number(), index: 5 });
+        let ticket = queue.post(&[never], &mut patience()).unwrap();
+        let began = Instant::now();
+        std::thread::scope(|scope| {
+            let waits = scope.spawn(|| queue.wait(ticket, &mut patience()));
+            std::thread::sleep(Duration::from_millis(10));
+            begin_anew(&mut ranks, 0, mode);
+            // It looks before the executor has flushed the entry, or after it.
+            let ended = waits.join().unwrap();
+            let status = match ended {
+                Err(WaitError::Aborted(why)) => why.status,
+                Err(WaitError::Failed(fault)) => fault.status,
+                _ => panic!("{mode:?}: {ended:?}"),
+            };
+            assert_eq!(status, Status::Abandoned);
+        });
+        assert!(began.elapsed() < BOUND, "{mode:?}: {:?}", began.elapsed());
+        // And whoever comes later.
+        if let Ok(ticket) = queue.post(&[ranks[0].signal(0, 0, 1)], &mut patience()) {
+            let ended = queue.wait(ticket, &mut patience());
+            assert!(matches!(ended, Err(WaitError::Aborted(_) | WaitError::Failed(_))), "{ended:?}");
+        }
+        assert_eq!(ranks[0].memory.load(ranks[0].slot(0).value), Ok(1), "that is not executed");
     }
 }

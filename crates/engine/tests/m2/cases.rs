@@ -8,6 +8,13 @@ use trunkline_proto::wire::devq::{Aborted, Status, at};
 
 use crate::machine::{Machine, PLAN, Place, Plan, Rank, until};
 
+/// A wait that takes too long ends with a reason.
+pub(crate) fn expires(machine: &Machine) {
+    let rank = Rank::new(machine, 0, PLAN);
+    const TIMEOUT: u64 = 4;
+    assert_eq!(rank.run(machine, "expires", (1, 1), rank.job(machine)), [TIMEOUT]);
+}
+
 /// Every operation, at depths and first indices that wrap, over one lane and two, by single threads and groups.
 pub(crate) fn operations(machine: &Machine) {
     for place in [Place::Device, Place::Pinned] {

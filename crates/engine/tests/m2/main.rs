@@ -140,6 +140,17 @@ fn an_abort_of_the_host_ends_a_kernel() {
     run("aborts", 3, cases::aborts);
 }
 
+/// A wait ends its kernel only where that was asked for; the driver says so.
+#[test]
+fn a_spent_budget_is_the_end_if_it_is_asked_to_be() {
+    let Some((stub, _turn)) = stubbed("a kernel's last wait", 0) else { return };
+    cases::expires(&stub.machine);
+    let rank = machine::Rank::new(&stub.machine, 0, machine::PLAN);
+    let job = trunkline_engine::device::Job { number: 1, ..rank.job(&stub.machine) };
+    let running = rank.start(&stub.machine, "expires", (1, 1), job);
+    assert!(running.wait(std::time::Duration::from_secs(10)).is_err());
+}
+
 #[test]
 fn a_kernel_that_stops_all_is_heard() {
     run("stops", 3, cases::stops);

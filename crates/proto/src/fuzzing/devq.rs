@@ -5,9 +5,11 @@ use alloc::vec::Vec;
 use super::variants;
 use crate::limits::RAILS_MAX;
 use crate::mutant::Mutant;
+use crate::rma::atomic::Action;
 use crate::wire::devq::{
-    Aborted, Atomic, Bells, CARD_WORDS, Companion, Completion, Entry, Fence, Frontier, Inline, Local, Owner,
-    Poison, Remote, Shape, Status, WindowCard, Work,
+    Aborted, Ask, Atomic, BOX_BYTES, Bells, CARD_WORDS, Companion, Completion, Entry, Fence, Frontier,
+    Inline, Local, Owner, POST_PLACES, Poison, PostBox, REPLY_BYTES, REQUEST_BYTES, Remote, Reply, Request,
+    Shape, Status, WindowCard, Work,
 };
 use crate::wire::dial::Heap;
 use crate::wire::frame::Region;
@@ -147,4 +149,93 @@ pub(super) fn window_card_seeds() -> Vec<Vec<u8>> {
     ]);
     seeds.push(Vec::new());
     seeds
+}
+
+/// Words of a post box: the number that is expected, a rank, whether the last word is what it should be behind the others, and a request or reply.
+pub(super) fn post_box(bytes: &[u8]) {
+    let (head, rest) = bytes.split_at(bytes.len().min(13));
+    let [number, rank] = words::<2>(head);
+    let (rank, is_mended) = (rank as u32, head.get(12).is_some_and(|byte| byte & 1 == 1));
+    let mut request = words::<8>(rest);
+    let mut reply = words::<4>(rest);
+    if is_mended {
+        // Nobody who guesses gets behind the check.
+        request[7] = Request::check(&request);
+        reply[3] = Reply::check(&reply);
+    }
+    if let Some(read) = Request::from_words(&request, number, Mutant::NONE) {
+        assert_eq!((read.number, read.to_words()), (number, request), "one way to say it");
+        torn(&request, |words| Request::from_words(words, number, Mutant::NONE).is_some());
+    }
+    if let Some(read) = Reply::from_words(&reply, number, Mutant::NONE) {
+        assert_eq!((read.number, read.to_words()), (number, reply), "one way to say it");
+        torn(&reply, |words| Reply::from_words(words, number, Mutant::NONE).is_some());
+    }
+    let other = number.wrapping_add(POST_PLACES);
+    assert_eq!(
+        Request::from_words(
+            &Request { number: other, ask: Ask::Show { addr: 0, len: 0 } }.to_words(),
+            number,
+            Mutant::NONE
+        ),
+        None
+    );
+    let Some(of) = PostBox::new(request[1], rank) else { return };
+    let places = [
+        (of.request(number), REQUEST_BYTES),
+        (of.reply(number), REPLY_BYTES),
+        (of.request_out(number), REQUEST_BYTES),
+        (of.reply_out(number), REPLY_BYTES),
+        (of.lost(), 8),
+        (of.spoiled(), 8),
+    ];
+    for (nth, (at, len)) in places.iter().enumerate() {
+        assert!(*at >= of.lost() && at + len <= of.lost() + BOX_BYTES, "in its box");
+        let is_apart = |(other, size): &(u64, u64)| other + size <= *at || at + len <= *other;
+        assert!(places.iter().skip(nth + 1).all(is_apart), "places lie apart");
+    }
+}
+
+/// Words of which one is not written yet: that they say something else is not to be taken for what they will say.
+fn torn<const N: usize>(whole: &[u64; N], is_read: impl Fn(&[u64; N]) -> bool) {
+    for at in 0..N {
+        let mut words = *whole;
+        words[at] ^= 1 << (at % 64);
+        assert!(!is_read(&words), "word {at}");
+    }
+}
+
+pub(super) fn post_box_seeds() -> Vec<Vec<u8>> {
+    let input = |number: u64, is_mended: bool, words: &[u64]| {
+        let mut out = number.to_le_bytes().to_vec();
+        out.extend(3_u32.to_le_bytes());
+        out.push(is_mended.into());
+        out.extend(words.iter().flat_map(|word| word.to_le_bytes()));
+        out
+    };
+    let change = |action| Ask::Change { addr: 64, action };
+    let asks = [
+        Ask::Bring { addr: 4096, len: 1 << 20 },
+        Ask::Show { addr: 0, len: u64::MAX },
+        change(Action::Fetch),
+        change(Action::Add(7)),
+        change(Action::Set(u64::MAX)),
+        change(Action::And(1)),
+        change(Action::Or(2)),
+        change(Action::Xor(3)),
+        change(Action::CompareSwap { expect: 1, swap: 2 }),
+    ];
+    let requests = (0_u64..).zip(asks).map(|(at, ask)| {
+        let number = at.wrapping_sub(2);
+        input(number, false, &Request { number, ask }.to_words())
+    });
+    let mut all: Vec<_> = requests.collect();
+    for how in [Ok(17), Err((Status::Access, 0)), Err((Status::Other(900), u32::MAX))] {
+        all.push(input(5, false, &Reply { number: 5, how }.to_words()));
+    }
+    all.push(input(0, true, &[1, 3, 8, 1, 0, 0, 0, 0]));
+    all.push(input(0, true, &[1, 9, 8, 1, 2, 1, 0, 0]));
+    all.push(input(0, true, &[1, 5, 3 | 9 << 32, 0]));
+    all.push(input(0, true, &[1, 0, 9 << 32 | 1 << 16, 0]));
+    variants(&all)
 }

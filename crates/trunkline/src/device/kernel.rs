@@ -3,8 +3,8 @@
 use std::cell::Cell;
 use std::time::Duration;
 
-use trunkline_devq::{Condition, Queue, Slot, Ticket, WaitError};
-use trunkline_engine::device::{Patience, Words};
+use trunkline_devq::{Condition, OrDie, Queue, Slot, Ticket, WaitError};
+use trunkline_engine::device::{Patience, Words, die};
 use trunkline_proto::mutant::Mutant;
 use trunkline_proto::wire::devq::{Aborted, Atomic, Entry, LENGTH_MAX, Local, Remote, Status, Work};
 
@@ -30,7 +30,13 @@ impl With {
     /// A signal, by 1.
     #[must_use]
     pub const fn signal(id: u32) -> Self {
-        Self { signal: Some((id, 1)), counter: None }
+        Self::signal_by(id, 1)
+    }
+
+    /// A signal, by so much: a number that goes with the bytes.
+    #[must_use]
+    pub const fn signal_by(id: u32, value: u64) -> Self {
+        Self { signal: Some((id, value)), counter: None }
     }
 
     /// A counter, by 1.
@@ -65,19 +71,37 @@ pub struct Kernel<'w> {
     /// The last entry of each lane that no flush has covered.
     last: Vec<Cell<Option<Ticket>>>,
     limit: Option<Duration>,
+    /// A wait that takes longer ends the process.
+    dies: bool,
     pub(super) mutant: Mutant,
 }
 
 impl<'w> Kernel<'w> {
     pub(super) fn new(window: &'w Window, channel: u32, lanes: &'w [Queue<Words>]) -> Self {
         let last = lanes.iter().map(|_| Cell::new(None)).collect();
-        Self { window, channel, lanes, cursor: Cell::new(0), last, limit: None, mutant: planted() }
+        Self {
+            window,
+            channel,
+            lanes,
+            cursor: Cell::new(0),
+            last,
+            limit: None,
+            dies: false,
+            mutant: planted(),
+        }
     }
 
     /// The same, and none of its waits lasts longer. One that would ends with [`WaitError::Timeout`]; what it waited for may still come.
     #[must_use]
     pub fn limit(self, limit: Duration) -> Self {
         Self { limit: Some(limit), ..self }
+    }
+
+    /// The same, and a wait that would last longer than the limit ends the process instead (`SIGABRT`, with a line on standard error): for kernels that
+    /// cannot go on without what they wait for. Other ranks hear of it as of any death.
+    #[must_use]
+    pub fn or_die(self) -> Self {
+        Self { dies: true, ..self }
     }
 
     /// This rank.
@@ -92,8 +116,9 @@ impl<'w> Kernel<'w> {
         self.window.keys.len()
     }
 
-    pub(super) fn patience(&self) -> Patience {
-        self.limit.map_or(Patience::endless(), Patience::of)
+    pub(super) fn patience(&self) -> OrDie<Patience> {
+        let patience = self.limit.map_or(Patience::endless(), Patience::of);
+        OrDie::new(patience, self.dies.then_some(die as fn() -> !), self.mutant)
     }
 
     pub(super) fn remote(&self, rank: usize, addr: u64) -> Result<Remote, KernelError> {
@@ -160,6 +185,41 @@ impl<'w> Kernel<'w> {
     ) -> Result<Posted, KernelError> {
         source.memory.checked(from, len).map_err(|_| KernelError::Range { at: from, len })?;
         self.put_from(rank, to, Local { addr: from, key: source.key.bits() }, len, with)
+    }
+
+    /// Copies bytes to this rank's part, from `from` on, and puts them from there: the slice may be changed when this comes back, the part when it was waited for.
+    ///
+    /// # Errors
+    /// As [`Kernel::put`].
+    pub fn put_bytes(
+        &self,
+        rank: usize,
+        to: u64,
+        from: u64,
+        bytes: &[u8],
+        with: With,
+    ) -> Result<Posted, KernelError> {
+        self.write(from, bytes)?;
+        self.put(rank, to, from, bytes.len() as u64, with)
+    }
+
+    /// Copies bytes to this rank's part.
+    ///
+    /// # Errors
+    /// [`KernelError::Range`].
+    pub fn write(&self, at: u64, bytes: &[u8]) -> Result<(), KernelError> {
+        self.in_data(at, bytes.len() as u64)?;
+        self.window.memory.write(at, bytes).map_err(|_| KernelError::Range { at, len: bytes.len() as u64 })
+    }
+
+    /// Copies bytes out of this rank's part. What others put there can be read after the wait that told of it.
+    ///
+    /// # Errors
+    /// [`KernelError::Range`].
+    pub fn read(&self, at: u64, into: &mut [u8]) -> Result<(), KernelError> {
+        let len = into.len() as u64;
+        self.in_data(at, len)?;
+        self.window.memory.read(at, into).map_err(|_| KernelError::Range { at, len })
     }
 
     fn put_from(
@@ -274,6 +334,15 @@ impl<'w> Kernel<'w> {
     /// [`KernelError::Wait`].
     pub fn wait_signal(&self, by: usize, id: u32, value: u64) -> Result<u64, KernelError> {
         self.wait_slot(self.signal_slot(by, id)?, value)
+    }
+
+    /// Waits until a rank has raised a signal here to `value`, and lets it begin anew: what it was, which counts no more.
+    ///
+    /// # Errors
+    /// [`KernelError::Wait`]; the signal then is as it was.
+    pub fn take_signal(&self, by: usize, id: u32, value: u64) -> Result<u64, KernelError> {
+        self.wait_signal(by, id, value)?;
+        self.reset_signal(by, id)
     }
 
     /// Waits until all ranks together have raised a signal here to `value`.

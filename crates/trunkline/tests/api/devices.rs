@@ -220,6 +220,51 @@ fn streams_bring_all_bytes_in_order() {
     });
 }
 
+/// Each executor takes of the job what the next one is to have.
+#[test]
+fn executors_come_and_go_in_the_same_processes() {
+    run_over(&FABRICS, "devices::executors_come_and_go_in_the_same_processes", 2, |world| {
+        for round in 0..20_usize {
+            let devices = world.devices(if round % 4 == 3 { Mode::Inline } else { Mode::Thread }).unwrap();
+            let config = WindowConfig { bytes: 1 << 16, signals: 1, ..WindowConfig::default() };
+            let window = devices.window(&world, config).unwrap();
+            let (kernel, other) = (window.kernel(0).unwrap().limit(LIMIT), 1 - world.rank());
+            window.write(0, &pattern(world.rank(), 5000, round)).unwrap();
+            kernel.put(other, 10_000, 0, 5000, With::signal(0)).unwrap();
+            assert_eq!(kernel.wait_signal(other, 0, 1), Ok(1), "round {round}");
+            assert!(read(&window, 10_000, 5000) == pattern(other, 5000, round), "round {round}");
+            kernel.barrier(0).unwrap();
+            drop(kernel);
+            window.free(&world).unwrap();
+        }
+        world.finish().unwrap();
+    });
+}
+
+/// A limit ends a wait; it ends the process only where that was asked for.
+#[test]
+fn a_limit_is_the_end_if_it_is_asked_to_be() {
+    let ends = |status: Option<i32>| status == Some(0) || status.is_none();
+    let name = "devices::a_limit_is_the_end_if_it_is_asked_to_be";
+    run_over_ends(&["soft:shm"], name, 2, &ends, |world| {
+        let devices = world.devices(Mode::Thread).unwrap();
+        let window = devices.window(&world, WindowConfig { signals: 2, ..WindowConfig::default() }).unwrap();
+        let kernel = window.kernel(0).unwrap();
+        if world.rank() == 1 {
+            let kernel = kernel.limit(Duration::from_millis(10));
+            assert_eq!(kernel.wait_signal(0, 0, 1), Err(KernelError::Wait(WaitError::Timeout)));
+            kernel.signal(0, 0, 1).unwrap();
+            kernel.flush().unwrap();
+            let _ = kernel.or_die().wait_signal(0, 0, 1);
+            std::process::exit(3);
+        }
+        let kernel = kernel.limit(LIMIT);
+        assert_eq!(kernel.wait_signal(1, 0, 1), Ok(1), "it has outlived its first limit");
+        let gone = kernel.wait_signal(1, 1, 1);
+        assert!(matches!(gone, Err(KernelError::Wait(WaitError::Poisoned(_)))), "{gone:?}");
+    });
+}
+
 #[test]
 fn the_death_of_a_rank_ends_every_wait_of_a_kernel() {
     let ends = |status: Option<i32>| status == Some(0) || status == Some(DIES);

@@ -278,7 +278,7 @@ fn tokens(world: &World, machine: &Machine) {
                 let how = given.launch("window_dispatch", 1 + round as u32, words, [TOKENS as u64, 0, 0]);
                 assert_eq!(how, GOOD, "{place:?}, round {round}");
             } else {
-                dispatch(&given.kernel(), &given.window, &mut after).unwrap();
+                dispatch(&given.kernel(), &mut after).unwrap();
             }
             for (before, after) in before.iter().zip(&after) {
                 let expert = before[0] % size as u64;

@@ -370,33 +370,25 @@ pub(crate) const WORDS: usize = 16;
 pub(crate) const TOKENS: usize = 150;
 
 /// As `tests::dispatch`.
-pub(crate) fn dispatch(
-    kernel: &Kernel<'_>,
-    window: &Window,
-    tokens: &mut [[u64; WORDS]],
-) -> Result<(), KernelError> {
+pub(crate) fn dispatch(kernel: &Kernel<'_>, tokens: &mut [[u64; WORDS]]) -> Result<(), KernelError> {
     let (rank, size, bytes) = (kernel.rank(), kernel.size(), 8 * WORDS as u64);
     let row = |area: usize, of: usize| (area * size + of) as u64 * TOKENS as u64 * bytes;
     let expert_of = |token: &[u64; WORDS]| token[0] as usize % size;
     for expert in 0..size {
         let mine: Vec<_> = tokens.iter().filter(|token| expert_of(token) == expert).copied().collect();
-        window.write(row(0, expert), bytemuck::cast_slice(&mine)).unwrap();
-        let with = With { signal: Some((0, mine.len() as u64 + 1)), counter: None };
-        kernel.put(expert, row(1, rank), row(0, expert), mine.len() as u64 * bytes, with)?;
+        let (bytes, with) = (bytemuck::cast_slice(&mine), With::signal_by(0, mine.len() as u64 + 1));
+        kernel.put_bytes(expert, row(1, rank), row(0, expert), bytes, with)?;
     }
     for by in 0..size {
-        kernel.wait_signal(by, 0, 1)?;
-        let came = kernel.reset_signal(by, 0)? as usize - 1;
-        let mut theirs = vec![[0_u64; WORDS]; came];
-        window.read(row(1, by), bytemuck::cast_slice_mut(&mut theirs)).unwrap();
+        let mut theirs = vec![[0_u64; WORDS]; kernel.take_signal(by, 0, 1)? as usize - 1];
+        kernel.read(row(1, by), bytemuck::cast_slice_mut(&mut theirs))?;
         theirs.iter_mut().for_each(|token| token[1..].iter_mut().for_each(|word| *word += rank as u64 + 1));
-        window.write(row(1, by), bytemuck::cast_slice(&theirs)).unwrap();
-        kernel.put(by, row(2, rank), row(1, by), came as u64 * bytes, With::signal(1))?;
+        kernel.put_bytes(by, row(2, rank), row(1, by), bytemuck::cast_slice(&theirs), With::NONE)?;
     }
     kernel.barrier(0)?;
     for expert in 0..size {
         for (nth, token) in tokens.iter_mut().filter(|token| expert_of(token) == expert).enumerate() {
-            window.read(row(2, expert) + nth as u64 * bytes, bytemuck::cast_slice_mut(token)).unwrap();
+            kernel.read(row(2, expert) + nth as u64 * bytes, bytemuck::cast_slice_mut(token))?;
         }
     }
     kernel.barrier(0)
@@ -422,7 +414,7 @@ fn tokens_find_experts_of_both_languages() {
                 let words: &mut [u64] = bytemuck::cast_slice_mut(&mut tokens);
                 assert_eq!(given.launch(DISPATCH, 1 + round as u32 % 3, words, TOKENS as u64, [0; 2]), GOOD);
             } else {
-                dispatch(&given.kernel(), &given.window, &mut tokens).unwrap();
+                dispatch(&given.kernel(), &mut tokens).unwrap();
             }
             for (before, after) in before.iter().zip(&tokens) {
                 let expert = before[0] % world.size() as u64;

@@ -136,6 +136,12 @@ fn whole<const N: usize>(words: &[u64; N], number: u64, mutant: Mutant) -> Optio
 }
 
 impl Request {
+    /// What the last word is behind these others, for who makes up a request.
+    #[cfg(any(test, feature = "fuzzing"))]
+    pub(crate) fn check(words: &[u64; 8]) -> u64 {
+        words.split_last().map_or(0, |(_, rest)| check(rest))
+    }
+
     /// As it lies in its place.
     #[must_use]
     pub fn to_words(&self) -> [u64; 8] {
@@ -180,6 +186,12 @@ impl Request {
 }
 
 impl Reply {
+    /// What the last word is behind these others, for who makes up a reply.
+    #[cfg(any(test, feature = "fuzzing"))]
+    pub(crate) fn check(words: &[u64; 4]) -> u64 {
+        words.split_last().map_or(0, |(_, rest)| check(rest))
+    }
+
     /// As it lies in its place.
     #[must_use]
     pub fn to_words(&self) -> [u64; 4] {
@@ -192,7 +204,7 @@ impl Reply {
         [first[0], first[1], first[2], check(&first)]
     }
 
-    /// The reply of a number; `None`: it is not there, or not all of it.
+    /// The reply of a number; `None`: it is not there, or not all of it, or says what none says.
     #[must_use]
     pub fn from_words(words: &[u64; 4], number: u64, mutant: Mutant) -> Option<Self> {
         let &[_, value, status] = whole(words, number, mutant)? else { return None };
@@ -200,7 +212,9 @@ impl Reply {
             Status::Done => Ok(value),
             failed => Err((failed, (status >> 32) as u32)),
         };
-        Some(Self { number, how })
+        let reply = Self { number, how };
+        // A value beside a failure, or a reason beside none, is nothing that anybody says.
+        (reply.to_words()[..3] == words[..3]).then_some(reply)
     }
 }
 
@@ -250,6 +264,19 @@ mod tests {
             }
             let read = Request::from_words(&words, number.wrapping_add(POST_PLACES), planted());
             prop_assert!(words == new || read.is_none());
+        }
+    }
+
+    #[test]
+    fn a_reply_says_a_value_or_a_failure() {
+        let reads = |value, status: u64| {
+            let mut words = [8, value, status, 0];
+            words[3] = Reply::check(&words);
+            Reply::from_words(&words, 7, planted()).map(|reply| reply.how)
+        };
+        assert_eq!((reads(5, 0), reads(0, 3 | 9 << 32)), (Some(Ok(5)), Some(Err((Status::Access, 9)))));
+        for (value, status) in [(5, 3), (5, 1 << 32), (0, 1 << 16), (0, 0xffff)] {
+            assert_eq!(reads(value, status), None, "{value} {status:#x}");
         }
     }
 

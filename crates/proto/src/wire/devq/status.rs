@@ -13,7 +13,7 @@ pub enum Status {
     BadEntry,
     /// The region does not contain the bytes, or forbids it.
     Access,
-    /// The other process is gone.
+    /// The other process is gone, or no link leads to it any more.
     PeerDead,
     /// The network gave up.
     Network,

@@ -1,0 +1,24 @@
+// A program that waits for what never comes: on a queue, and for a signal. With an argument its wait is its last; else it tells how that ended.
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static bool is_planted(const char *name) {
+    static const char *planted = getenv("TRUNKLINE_MUTANT");
+    return planted != nullptr && strcmp(planted, name) == 0;
+}
+
+#define TRUNKLINE_PLANTED(name) is_planted(name)
+#include "trunkline/device.h"
+
+using namespace trunkline;
+
+int main(int count, char **arguments) {
+    u64 words[2] = {0, 0}, value = 0;
+    bool dies = count > 2, by_time = count > 1 && strcmp(arguments[1], "time") == 0;
+    Budget budget = by_time ? until(now() + 1000) : looks(5);
+    if (dies) budget = or_die(budget);
+    Wait how = wait(poisoned_slot(words), Condition{AT_LEAST, 1}, budget, value);
+    printf("%u\n", how.kind);
+    return 0;
+}

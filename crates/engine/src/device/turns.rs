@@ -1,0 +1,105 @@
+//! Who drives an executor that several threads use: one of them at a time, and nobody waits for another. Whoever finds it taken leaves what he came for to whoever has it, who looks
+//! for that once he has given it back. `tests/model.rs` compiles this a second time, over a model that tries every order of events.
+
+use crate::Mutant;
+use crate::lane::Lane;
+use crate::sync::{AtomicBool, Guard, Ordering};
+
+/// State that is driven by turns.
+#[derive(Debug)]
+pub(crate) struct Turns<T> {
+    state: Lane<T>,
+    /// Somebody has left something to whoever has the state, or waits.
+    wanted: AtomicBool,
+    mutant: Mutant,
+}
+
+impl<T> Turns<T> {
+    pub(crate) fn new(state: T, mutant: Mutant) -> Self {
+        Self { state: Lane::new(state, mutant), wanted: AtomicBool::new(false), mutant }
+    }
+
+    /// Set-up, which is let in first. What others leave meanwhile is driven then, as by [`drive`](Self::drive).
+    pub(crate) fn with<R>(
+        &self,
+        f: impl FnOnce(&mut T) -> R,
+        most: u32,
+        turn: impl FnMut(&mut T) -> bool,
+    ) -> R {
+        let result = f(&mut self.claim());
+        if self.take_wanted() && !self.mutant.is("dev-sets-up-and-goes") {
+            self.drive(most, turn);
+        }
+        result
+    }
+
+    /// The state, for set-up where a thread takes turns again and again.
+    pub(crate) fn claim(&self) -> Guard<'_, T> {
+        self.state.claim()
+    }
+
+    /// The state, unless somebody has it.
+    #[inline]
+    pub(crate) fn try_claim(&self) -> Option<Guard<'_, T>> {
+        self.state.try_claim()
+    }
+
+    /// Whether somebody waits.
+    #[inline]
+    pub(crate) fn is_wanted(&self, order: Ordering) -> bool {
+        self.wanted.load(order)
+    }
+
+    /// Somebody waits.
+    #[inline]
+    pub(crate) fn want(&self) {
+        self.wanted.store(true, Ordering::SeqCst);
+    }
+
+    /// Whether anything was left since the last time. Asked by whoever has given the state back.
+    #[inline]
+    pub(crate) fn take_wanted(&self) -> bool {
+        if self.mutant.is("dev-looks-by-a-load") {
+            return self.wanted.load(Ordering::Acquire) && self.wanted.swap(false, Ordering::AcqRel);
+        }
+        // Of two exchanges one is the later one: who comes with that sees the state free, or is seen here.
+        self.wanted.swap(false, Ordering::AcqRel)
+    }
+
+    /// Turns by the thread that calls, as long as `turn` says that there is more to do, and `most` of these; and as long as others leave theirs here. None
+    /// if another thread has the state, which goes on for it.
+    #[inline]
+    pub(crate) fn drive(&self, most: u32, mut turn: impl FnMut(&mut T) -> bool) {
+        let mut turns = 0;
+        loop {
+            let Some(mut state) = self.state.try_claim().or_else(|| self.leave_to_owner()) else {
+                return;
+            };
+            let goes_on = turn(&mut state);
+            drop(state);
+            turns += 1;
+            let has_more = goes_on && turns < most;
+            if turns >= most && self.mutant.is("dev-drops-what-came-last") {
+                self.take_wanted();
+                return;
+            }
+            if !self.take_wanted() && !has_more {
+                return;
+            }
+        }
+    }
+
+    /// Has whoever is at it make another turn, unless he has just ended.
+    #[cold]
+    fn leave_to_owner(&self) -> Option<Guard<'_, T>> {
+        if self.mutant.is("dev-leaves-by-a-store") {
+            self.wanted.store(true, Ordering::Release);
+        } else {
+            self.wanted.swap(true, Ordering::AcqRel);
+        }
+        let state = self.state.try_claim()?;
+        // It is this thread's own turn that serves whoever has left something.
+        self.take_wanted();
+        Some(state)
+    }
+}
