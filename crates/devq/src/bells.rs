@@ -19,7 +19,10 @@ pub struct BellPage<M> {
 #[derive(Clone, Copy, Debug)]
 pub struct Bell<M> {
     page: BellPage<M>,
-    number: u32,
+    /// Where the doorbell lies.
+    at: u64,
+    /// The word of its bit, and the bit.
+    bit: (u64, u64),
 }
 
 impl<M: Memory> BellPage<M> {
@@ -81,7 +84,8 @@ impl<M: Memory> BellPage<M> {
     where
         M: Clone,
     {
-        (number < self.count()).then(|| Bell { page: self.clone(), number })
+        let (at, bit) = (self.bells.bell(number), self.bells.bit(number));
+        (number < self.count()).then(|| Bell { page: self.clone(), at, bit })
     }
 
     /// Sets a doorbell to a queue's first index, before anybody uses it.
@@ -125,26 +129,49 @@ impl<M: Memory> BellPage<M> {
 
 impl<M: Memory> Bell<M> {
     /// Tells the engine that it may execute what is before `end`. A full fence stands before the doorbell is stored, and one behind it.
+    #[inline]
     pub(crate) fn ring(&self, end: u64) {
-        let BellPage { memory, bells, mutant } = &self.page;
-        let (bits, bit) = bells.bit(self.number);
-        if mutant.is("devq-bit-before-bell") {
-            memory.or(bits, bit, Release);
-            memory.store_fenced(bells.bell(self.number), end);
-            return;
+        if self.page.mutant.is("devq-bit-before-bell") {
+            self.nudge();
+            return self.page.memory.store_fenced(self.at, end);
         }
-        match mutant.is("devq-no-full-fence") {
-            true => memory.store(bells.bell(self.number), end, Release),
-            false => memory.store_fenced(bells.bell(self.number), end),
-        }
-        if !mutant.is("devq-no-bit") {
-            memory.or(bits, bit, Release);
+        self.store(end);
+        if !self.page.mutant.is("devq-no-bit") {
+            self.nudge();
         }
     }
 
+    #[inline]
+    fn store(&self, end: u64) {
+        match self.page.mutant.is("devq-no-full-fence") {
+            true => self.page.memory.store(self.at, end, Release),
+            false => self.page.memory.store_fenced(self.at, end),
+        }
+    }
+
+    /// Whether one word has the bits of both.
+    #[inline]
+    pub(crate) fn is_beside(&self, other: &Self) -> bool {
+        self.bit.0 == other.bit.0 && self.page.memory.is_same(&other.page.memory)
+    }
+
+    /// As [`ring`](Self::ring) of both, as far as there is an end; they are [side by side](Self::is_beside).
+    #[inline]
+    pub(crate) fn ring_both(&self, end: Option<u64>, other: &Self, others_end: Option<u64>) {
+        let mut bits = 0;
+        for (bell, end) in [(self, end), (other, others_end)] {
+            if let Some(end) = end {
+                bell.store(end);
+                bits |= bell.bit.1;
+            }
+        }
+        let half = self.page.mutant.is("devq-marks-one-of-two");
+        self.page.memory.or(self.bit.0, if half { self.bit.1 } else { bits }, Release);
+    }
+
     /// Has the engine look at the queue, without telling it of more.
+    #[inline]
     pub(crate) fn nudge(&self) {
-        let (bits, bit) = self.page.bells.bit(self.number);
-        self.page.memory.or(bits, bit, Release);
+        self.page.memory.or(self.bit.0, self.bit.1, Release);
     }
 }

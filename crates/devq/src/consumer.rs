@@ -5,42 +5,20 @@
 //! signals and counters that it was to change are poisoned, so that who waits for those hears of it as well.
 
 use alloc::boxed::Box;
+use alloc::vec::Vec;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 
 use trunkline_proto::mutant::Mutant;
 use trunkline_proto::wire::devq::{
-    Aborted, Companion, Completion, Entry, Fence, Frontier, Poison, Remote, Shape, Status, Work, at,
+    Aborted, Companion, Completion, Count, Entry, Fence, Frontier, Poison, Remote, Shape, Status, Work, at,
     is_before,
 };
 
 use crate::error::Fault;
-use crate::job::{Job, Outcome};
+use crate::job::{Job, Outcome, Port, Rules, Step, WINDOW_MAX};
 use crate::memory::Memory;
+use crate::place::{Kind, Place, State};
 use crate::queue::Queue;
-
-/// Entries of one queue that may be under way together.
-pub const WINDOW_MAX: u32 = 64;
-
-/// What the executor promises.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Rules {
-    /// It places what it was given first, first, and nothing behind what has failed: an atomic need not be held back until the writes before
-    /// it are placed.
-    pub is_ordered: bool,
-    /// Entries that it may have under way together; 1 to [`WINDOW_MAX`], else the nearest of them.
-    pub window: u32,
-}
-
-/// What is to happen next.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Step {
-    /// A job to begin; its outcome is to be told by its index.
-    Begin(u64, Job),
-    /// Nothing can begin now.
-    Held,
-    /// Everything that was submitted has begun.
-    Idle,
-}
 
 /// How far a queue is, for others that WAIT for it.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -58,39 +36,6 @@ impl Progress {
         let completed = Frontier(queue.words().load(at::FRONTIER, Acquire)).near(near);
         Self { completed, first_bad: queue.fault().map(|fault| fault.first_bad) }
     }
-}
-
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-enum Kind {
-    /// Nothing waits for it but what waits for all.
-    #[default]
-    Other,
-    Write,
-    Read,
-    Atomic,
-}
-
-#[derive(Clone, Copy, Debug, Default)]
-enum State {
-    /// Not begun, or over.
-    #[default]
-    Free,
-    Running(Kind),
-    /// It failed, and its word is to be poisoned.
-    Failed(Status),
-    /// The executor does that.
-    Poisoning(Status),
-    /// Its turn to complete comes when those before have.
-    Ended(Status, u64),
-}
-
-#[derive(Clone, Copy, Debug, Default)]
-struct Place {
-    state: State,
-    op: u8,
-    /// What is to be poisoned if it fails.
-    target: Option<(Remote, bool)>,
-    reason: u32,
 }
 
 /// The engine's side of one queue. One at a time.
@@ -114,6 +59,8 @@ pub struct Consumer<M> {
     under_way: [u32; 4],
     /// Those that are [`State::Failed`].
     to_poison: u32,
+    /// What entries that have completed leave to be done.
+    due: Vec<(u64, Job)>,
     /// Why nothing begins any more.
     stopped: Option<(Status, u32)>,
     fault: Option<Fault>,
@@ -131,7 +78,9 @@ impl<M: Memory> Consumer<M> {
         let near = memory.load(at::RESERVED, Acquire);
         let first = Frontier(memory.load(at::FRONTIER, Acquire)).near(near);
         let window = rules.window.clamp(1, WINDOW_MAX).min(shape.depth());
-        let places = (0..window.next_power_of_two()).map(|_| Place::default()).collect();
+        let places: Box<[Place]> = (0..window.next_power_of_two()).map(|_| Place::default()).collect();
+        // As many as can complete at a time: nothing is allocated later.
+        let due = Vec::with_capacity(places.len());
         Self {
             memory,
             shape,
@@ -144,6 +93,7 @@ impl<M: Memory> Consumer<M> {
             places,
             under_way: [0; 4],
             to_poison: 0,
+            due,
             stopped: None,
             fault: queue.fault(),
             mutant: queue.mutant(),
@@ -179,7 +129,7 @@ impl<M: Memory> Consumer<M> {
     /// Whether everything that was submitted has completed.
     #[must_use]
     pub const fn is_idle(&self) -> bool {
-        self.completed == self.rung
+        self.completed == self.rung && self.due.is_empty()
     }
 
     /// Takes in what a doorbell says, and an abort.
@@ -240,73 +190,98 @@ impl<M: Memory> Consumer<M> {
 
     /// What is to happen next; `others` tells of the queues that entries WAIT for. To be called until nothing can begin.
     pub fn next(&mut self, others: &impl Fn(u32) -> Option<Progress>) -> Step {
+        if let Some((index, job)) = self.due.pop() {
+            return Step::Begin(index, job);
+        }
         let step = self.next_poison().unwrap_or_else(|| self.next_entry(others));
         self.complete();
         self.tell_frontier();
         step
     }
 
-    /// Begins up to `most` jobs by `begin`, which says how each has ended if it has: as [`next`](Self::next) and [`end`](Self::end) again and
+    /// Begins up to `most` jobs at `port`, which says how each has ended if it has: as [`next`](Self::next) and [`end`](Self::end) again and
     /// again, but what completes is told by one frontier. How many began.
     pub fn turn(
         &mut self,
         most: u32,
         others: &impl Fn(u32) -> Option<Progress>,
-        mut begin: impl FnMut(u64, &Job) -> Option<Outcome>,
+        port: &mut impl Port,
     ) -> u32 {
         let mut begun = 0;
         while begun < most {
+            if !self.due.is_empty() {
+                self.settle(port);
+            }
             // With nothing under way there is nothing to wait for but other queues, and what ends at once takes no place.
-            if let Some((index, entry)) = self.next_alone(others) {
-                begun += 1;
-                self.begun = index.wrapping_add(1);
-                match begin(index, &Job::Execute(entry)) {
-                    Some(Outcome::Done(value)) => self.pass_by(index, entry.op(), value),
-                    outcome => {
-                        let _same = self.begin(index, &entry);
-                        let _ended = outcome.is_some_and(|outcome| self.take_in(index, outcome));
-                    }
-                }
+            let is_alone = self.begun == self.completed && self.stopped.is_none() && self.has_more();
+            if is_alone && let Some(more) = self.pass_alone(others, port) {
+                begun += more;
                 continue;
             }
             let step = self.next_poison().unwrap_or_else(|| self.next_entry(others));
             let Step::Begin(index, job) = step else { break };
             begun += 1;
-            if let Some(outcome) = begin(index, &job) {
+            if let Some(outcome) = port.begin(self.shape.number(), index, &job) {
                 self.take_in(index, outcome);
             }
         }
         self.complete();
         self.tell_frontier();
+        if !self.due.is_empty() {
+            self.settle(port);
+        }
         begun
     }
 
-    /// The next entry for the executor, if it may begin while nothing else is under way and all is well.
-    #[inline]
-    fn next_alone(&mut self, others: &impl Fn(u32) -> Option<Progress>) -> Option<(u64, Entry)> {
-        while self.begun == self.completed && self.stopped.is_none() && self.has_more() {
-            let index = self.begun;
-            let read = match self.head.take() {
-                Some(head) => head,
-                None => self.fetch(index),
-            };
-            let Ok(entry) = read else {
-                self.head = Some(read);
-                return None;
-            };
-            let is_over = match entry.work {
-                Work::Nop | Work::Barrier => true,
-                Work::Wait { queue, index: awaited } => self.wait_is_over(queue, awaited, index, others),
-                _ => return Some((index, entry)),
-            };
-            if !is_over {
-                self.head = Some(read);
-                return None;
-            }
-            self.begun = index.wrapping_add(1);
-            self.pass_by(index, entry.op(), 0);
+    /// Completes what has ended, tells of it, and has done what that leaves to be done.
+    fn settle(&mut self, port: &mut impl Port) {
+        self.complete();
+        self.tell_frontier();
+        while let Some((index, job)) = self.due.pop() {
+            port.begin(self.shape.number(), index, &job);
         }
-        None
+    }
+
+    /// The next entry, which may begin as nothing else is under way and all is well, but for a WAIT; how many jobs began. `None`: it is held,
+    /// or cannot be read.
+    #[inline]
+    fn pass_alone(
+        &mut self,
+        others: &impl Fn(u32) -> Option<Progress>,
+        port: &mut impl Port,
+    ) -> Option<u32> {
+        let index = self.begun;
+        let read = if self.head.is_some() { self.head.take()? } else { self.fetch(index) };
+        let Ok(entry) = &read else {
+            self.head = Some(read);
+            return None;
+        };
+        match entry.work {
+            Work::Nop | Work::Barrier => {}
+            Work::Wait { queue, index: awaited } => {
+                if !self.wait_is_over(queue, awaited, index, others) {
+                    self.head = Some(read);
+                    return None;
+                }
+            }
+            _ => {
+                self.begun = index.wrapping_add(1);
+                match port.execute(self.shape.number(), index, entry) {
+                    Some(Outcome::Done(value)) => match entry.work.count() {
+                        None => self.pass_by(index, entry.op(), value),
+                        Some(count) => self.pass_by_and_count(index, (entry.op(), value), count, port),
+                    },
+                    outcome => {
+                        let _same = self.begin(index, entry);
+                        let _ended = outcome.is_some_and(|outcome| self.take_in(index, outcome));
+                    }
+                }
+                return Some(1);
+            }
+        }
+        self.begun = index.wrapping_add(1);
+        self.pass_by(index, entry.op(), 0);
+        Some(0)
     }
 
     /// The only entry under way has ended well.
@@ -314,6 +289,34 @@ impl<M: Memory> Consumer<M> {
     fn pass_by(&mut self, index: u64, op: u8, value: u64) {
         self.tell_completion(index, Completion { status: Status::Done, op, value });
         self.completed = self.begun;
+    }
+
+    /// The same of one that raises a counter: once that was told, as whoever hears of it by the counter may look.
+    #[inline]
+    fn pass_by_and_count(
+        &mut self,
+        index: u64,
+        (op, value): (u8, u64),
+        count: Count,
+        port: &mut impl Port,
+    ) {
+        let (queue, count) = (self.shape.number(), self.raises(count));
+        if self.mutant.is("devq-counts-early") {
+            port.begin(queue, index, &count);
+            return self.pass_by(index, op, value);
+        }
+        self.pass_by(index, op, value);
+        self.tell_frontier();
+        port.begin(queue, index, &count);
+    }
+
+    /// The job that raises a counter of this process.
+    const fn raises(&self, count: Count) -> Job {
+        Job::Count { at: self.own(count), value: count.value, poisoned: count.poisoned }
+    }
+
+    const fn own(&self, count: Count) -> Remote {
+        Remote { peer: self.rules.me, addr: count.at.addr, key: count.at.key }
     }
 
     fn next_entry(&mut self, others: &impl Fn(u32) -> Option<Progress>) -> Step {
@@ -350,6 +353,7 @@ impl<M: Memory> Consumer<M> {
         Step::Idle
     }
 
+    #[inline]
     fn has_more(&self) -> bool {
         if self.mutant.is("devq-plain-compare") {
             return self.begun < self.rung;
@@ -420,11 +424,12 @@ impl<M: Memory> Consumer<M> {
 
     /// Begins an entry: its job, if there is one; the others have ended with that.
     fn begin(&mut self, index: u64, entry: &Entry) -> Option<Job> {
-        let target = match entry.work {
-            Work::Atomic { at, poisoned, .. } => Some((at, poisoned)),
-            _ => None,
+        let (target, counts) = match (entry.work, entry.work.count()) {
+            (Work::Atomic { at, poisoned, .. }, _) => (Some((at, poisoned)), None),
+            (_, Some(count)) => (Some((self.own(count), count.poisoned)), Some(count.value)),
+            _ => (None, None),
         };
-        *self.place_mut(index) = Place { state: State::Free, op: entry.op(), target, reason: 0 };
+        *self.place_mut(index) = Place { state: State::Free, op: entry.op(), target, counts, reason: 0 };
         if let Some((status, reason)) = self.stopped {
             self.fail(index, status, reason);
             return if target.is_some() { self.poison(index) } else { None };
@@ -434,7 +439,7 @@ impl<M: Memory> Consumer<M> {
                 self.place_mut(index).state = State::Ended(Status::Done, 0);
                 return None;
             }
-            Work::Write { .. } | Work::WriteInline { .. } => Kind::Write,
+            Work::Write { .. } | Work::WriteCounted { .. } | Work::WriteInline { .. } => Kind::Write,
             Work::Read { .. } => Kind::Read,
             Work::Atomic { .. } => Kind::Atomic,
             Work::Show | Work::Notify { .. } => Kind::Other,
@@ -496,7 +501,14 @@ impl<M: Memory> Consumer<M> {
             (State::Running(kind), outcome) => {
                 self.under_way[kind as usize] -= 1;
                 match outcome {
-                    Outcome::Done(value) => self.place_mut(index).state = State::Ended(Status::Done, value),
+                    Outcome::Done(value) => {
+                        self.place_mut(index).state = State::Ended(Status::Done, value);
+                        if self.mutant.is("devq-counts-out-of-turn") {
+                            let place = *self.place(index);
+                            self.leave_count(index, &place, Status::Done);
+                            self.place_mut(index).counts = None;
+                        }
+                    }
                     Outcome::Failed { status, reason } => {
                         let status = if status == Status::Done { Status::Network } else { status };
                         self.stop(status, reason);
@@ -515,24 +527,40 @@ impl<M: Memory> Consumer<M> {
     fn complete(&mut self) {
         let mut index = self.completed;
         while index != self.begun {
-            let &Place { state: State::Ended(status, value), op, reason, .. } = self.place(index) else {
+            let &Place { state: State::Ended(ended, value), op, reason, .. } = self.place(index) else {
                 break;
             };
             if self.fault.is_some() && self.mutant.is("devq-stops-at-failure") {
                 break;
             }
-            let status = if self.fault.is_some() { Status::Flushed } else { status };
+            let status = if self.fault.is_some() { Status::Flushed } else { ended };
             if status != Status::Done && self.fault.is_none() {
                 self.tell_fault(Fault { first_bad: index, status, reason });
             }
             self.tell_completion(index, Completion { status, op, value });
-            *self.place_mut(index) = Place::default();
+            let place = core::mem::take(self.place_mut(index));
+            if place.counts.is_some() && ended == Status::Done {
+                self.leave_count(index, &place, status);
+            }
             index = index.wrapping_add(1);
         }
         self.completed = index;
     }
 
+    /// An entry that ended well leaves its counter to be raised; if it completes behind one that had not, whoever waits for the counter is to
+    /// hear of that.
+    fn leave_count(&mut self, index: u64, place: &Place, status: Status) {
+        let (Some((at, poisoned)), Some(value)) = (place.target, place.counts) else { return };
+        let queue = self.shape.number();
+        match status {
+            Status::Done => self.due.push((index, Job::Count { at, value, poisoned })),
+            _ if self.mutant.is("devq-flushed-counts-are-silent") => {}
+            _ => self.due.push((index, Job::Poison { at, poisoned, poison: Poison { status, queue } })),
+        }
+    }
+
     /// Tells of all that has completed, once.
+    #[inline]
     fn tell_frontier(&mut self) {
         if self.told == self.completed {
             return;
@@ -556,6 +584,7 @@ impl<M: Memory> Consumer<M> {
         self.memory.store(at::ERROR, 1 | bits << 32, Release);
     }
 
+    #[inline]
     fn tell_completion(&self, index: u64, completion: Completion) {
         let place = self.shape.completion(index);
         let head = completion.head(&self.shape, index);

@@ -36,12 +36,14 @@ impl Completion {
     pub const NONE: u64 = 0xff << 56 | (Status::WRITING as u64) << 32;
 
     /// The first word, once the second is written.
+    #[inline]
     #[must_use]
     pub fn head(&self, shape: &Shape, index: u64) -> u64 {
         first(shape, index, self.status.to_bits(), self.op)
     }
 
     /// The first word while the second is being written.
+    #[inline]
     #[must_use]
     pub fn writing(shape: &Shape, index: u64) -> u64 {
         first(shape, index, Status::WRITING, 0)
@@ -66,6 +68,7 @@ impl Completion {
     }
 }
 
+#[inline]
 fn first(shape: &Shape, index: u64, status: u16, op: u8) -> u64 {
     let rest = u32::from(status) | u32::from(op) << 16 | u32::from(shape.owner(index)) << 24;
     word(index as u32, rest)
