@@ -12,6 +12,8 @@ use crate::memory::Memory;
 pub struct BellPage<M> {
     memory: M,
     bells: Bells,
+    /// Where the first doorbell lies.
+    first: u64,
     mutant: Mutant,
 }
 
@@ -53,7 +55,7 @@ impl<M: Memory> BellPage<M> {
         for group in 0..bells.groups() {
             memory.store(bells.bit(bells.bell_of(group, 0)).0, 0, Release);
         }
-        Ok(Self { memory, bells, mutant })
+        Ok(Self { memory, bells, first: bells.bell(0), mutant })
     }
 
     /// Finds a page that somebody else has made.
@@ -70,7 +72,7 @@ impl<M: Memory> BellPage<M> {
             *word = memory.get(at as u64 * 8);
         }
         let bells = Bells::from_words(&words, have)?;
-        Ok(Self { memory, bells, mutant })
+        Ok(Self { memory, bells, first: bells.bell(0), mutant })
     }
 
     /// How many doorbells.
@@ -95,7 +97,7 @@ impl<M: Memory> BellPage<M> {
 
     /// Takes the bits of a group, each of which is a doorbell's by [`Bells::bell_of`]: whose have been rung since.
     pub fn take(&self, group: u32) -> u64 {
-        let (at, _) = self.bells.bit(self.bells.bell_of(group, 0));
+        let at = Bells::group(group);
         // An idle page is only read.
         if self.memory.load(at, Acquire) == 0 {
             return 0;
@@ -105,7 +107,7 @@ impl<M: Memory> BellPage<M> {
 
     /// What a doorbell says. For whose bits were taken, that is no less than what was rung before.
     pub fn look(&self, number: u32) -> u64 {
-        self.memory.load(self.bells.bell(number), Acquire)
+        self.memory.load(self.first + u64::from(number) * 8, Acquire)
     }
 
     /// Its words, for those who look at the protocol from outside: tests and tools.
@@ -155,18 +157,14 @@ impl<M: Memory> Bell<M> {
         self.bit.0 == other.bit.0 && self.page.memory.is_same(&other.page.memory)
     }
 
-    /// As [`ring`](Self::ring) of both, as far as there is an end; they are [side by side](Self::is_beside).
+    /// As [`ring`](Self::ring) of both, which are [side by side](Self::is_beside).
     #[inline]
-    pub(crate) fn ring_both(&self, end: Option<u64>, other: &Self, others_end: Option<u64>) {
-        let mut bits = 0;
-        for (bell, end) in [(self, end), (other, others_end)] {
-            if let Some(end) = end {
-                bell.store(end);
-                bits |= bell.bit.1;
-            }
-        }
+    pub(crate) fn ring_both(&self, end: u64, other: &Self, others_end: u64) {
+        self.store(end);
+        other.store(others_end);
         let half = self.page.mutant.is("devq-marks-one-of-two");
-        self.page.memory.or(self.bit.0, if half { self.bit.1 } else { bits }, Release);
+        let bits = if half { self.bit.1 } else { self.bit.1 | other.bit.1 };
+        self.page.memory.or(self.bit.0, bits, Release);
     }
 
     /// Has the engine look at the queue, without telling it of more.

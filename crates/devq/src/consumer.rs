@@ -10,7 +10,7 @@ use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 
 use trunkline_proto::mutant::Mutant;
 use trunkline_proto::wire::devq::{
-    Aborted, Companion, Completion, Count, Entry, Fence, Frontier, Poison, Remote, Shape, Status, Work, at,
+    Aborted, Companion, Completion, Count, Entry, EntryError, Fence, Frontier, Poison, Remote, Shape, Status, Work, at,
     is_before,
 };
 
@@ -18,25 +18,8 @@ use crate::error::Fault;
 use crate::job::{Job, Outcome, Port, Rules, Step, WINDOW_MAX};
 use crate::memory::Memory;
 use crate::place::{Kind, Place, State};
+use crate::progress::Progress;
 use crate::queue::Queue;
-
-/// How far a queue is, for others that WAIT for it.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Progress {
-    /// All before this index have completed.
-    pub completed: u64,
-    /// The first that failed.
-    pub first_bad: Option<u64>,
-}
-
-impl Progress {
-    /// Of a queue that another engine has, by its memory.
-    #[must_use]
-    pub fn of<M: Memory>(queue: &Queue<M>, near: u64) -> Self {
-        let completed = Frontier(queue.words().load(at::FRONTIER, Acquire)).near(near);
-        Self { completed, first_bad: queue.fault().map(|fault| fault.first_bad) }
-    }
-}
 
 /// The engine's side of one queue. One at a time.
 #[derive(Debug)]
@@ -53,7 +36,7 @@ pub struct Consumer<M> {
     /// What the frontier says of that.
     told: u64,
     /// The next entry, once copied out.
-    head: Option<Result<Entry, Status>>,
+    head: Option<Result<Entry, EntryError>>,
     places: Box<[Place]>,
     /// Under way: writes, reads, atomics.
     under_way: [u32; 4],
@@ -336,8 +319,8 @@ impl<M: Memory> Consumer<M> {
                 // Its failure, if a WAIT finds one, stops the queue.
                 Ok(entry) if self.stopped.is_none() => self.may_begin(&entry, index, others),
                 Ok(_) => true,
-                Err(status) => {
-                    self.stop(status, 0);
+                Err(_) => {
+                    self.stop(Status::BadEntry, 0);
                     true
                 }
             };
@@ -363,11 +346,11 @@ impl<M: Memory> Consumer<M> {
 
     /// Copies an entry out and reads it.
     #[inline]
-    fn fetch(&self, index: u64) -> Result<Entry, Status> {
+    fn fetch(&self, index: u64) -> Result<Entry, EntryError> {
         let words = self.memory.get_entry(self.shape.entry(index));
         let index =
             if self.mutant.is("devq-no-sequence") { (words[0] as u32).wrapping_sub(1).into() } else { index };
-        Entry::from_words(&words, index, self.shape.is_checked()).map_err(|_| Status::BadEntry)
+        Entry::from_words(&words, index, self.shape.is_checked())
     }
 
     /// Whether the next entry may begin, as far as those before it and other queues go.
@@ -524,7 +507,14 @@ impl<M: Memory> Consumer<M> {
     }
 
     /// Completes what has ended, in order.
+    #[inline]
     fn complete(&mut self) {
+        if self.completed != self.begun {
+            self.complete_ended();
+        }
+    }
+
+    fn complete_ended(&mut self) {
         let mut index = self.completed;
         while index != self.begun {
             let &Place { state: State::Ended(ended, value), op, reason, .. } = self.place(index) else {
@@ -591,7 +581,7 @@ impl<M: Memory> Consumer<M> {
         let head =
             if self.mutant.is("devq-owner-of-index") { head & !(1 << 56) | (index & 1) << 56 } else { head };
         if !self.mutant.is("devq-completion-torn") {
-            self.memory.store(place, Completion::writing(&self.shape, index), Relaxed);
+            self.memory.store(place, Completion::writing_of(head), Relaxed);
             self.memory.fence(Release);
         }
         self.memory.store(place + 8, completion.value, Relaxed);

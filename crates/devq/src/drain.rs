@@ -8,9 +8,10 @@ use trunkline_proto::mutant::Mutant;
 use trunkline_proto::wire::devq::Companion;
 
 use crate::bells::BellPage;
-use crate::consumer::{Consumer, Progress};
+use crate::consumer::Consumer;
 use crate::job::{Outcome, Port, Rules};
 use crate::memory::Memory;
+use crate::progress::Progress;
 use crate::queue::Queue;
 
 /// Jobs of one queue that begin in one pass, before the next queue has its turn.

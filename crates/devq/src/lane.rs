@@ -78,12 +78,16 @@ impl Bytes {
         self.piece(offset, if left < LENGTH_MAX { left } else { LENGTH_MAX })
     }
 
+    const fn last_share(&self, threads: u32) -> u64 {
+        self.len - self.len / threads as u64 * (threads as u64 - 1)
+    }
+
     /// The WRITE of one of the threads of a group: as many bytes as each other, and the last one has what remains; a NOP for none.
     #[must_use]
     pub const fn share(&self, thread: u32, threads: u32) -> Entry {
         let each = self.len / threads as u64;
         let offset = each * thread as u64;
-        let len = if thread + 1 == threads { self.len - offset } else { each };
+        let len = if thread + 1 == threads { self.last_share(threads) } else { each };
         if len == 0 { Entry::new(Work::Nop) } else { self.piece(offset, len) }
     }
 
@@ -122,13 +126,18 @@ impl Addition {
     pub fn with(&self, write: Entry) -> Option<Entry> {
         let at = Local { addr: self.at.addr, key: self.at.key };
         let count = Count { at, value: self.value as u32, poisoned: self.poisoned };
-        let work = write.work.counted(count).filter(|_| self.fits())?;
+        let work = write.work.counted(count).filter(|_| self.fits_entry())?;
         Some(Entry { work, ..write })
     }
 
     /// Whether an entry has room for it.
-    pub(crate) const fn fits(&self) -> bool {
+    const fn fits_entry(&self) -> bool {
         self.value <= u32::MAX as u64 && self.at.addr.is_multiple_of(8)
+    }
+
+    /// Whether the last WRITE of some bytes can raise it, where each of so many threads writes its share; 0: in pieces that an entry has room for.
+    pub(crate) const fn fits(&self, bytes: &Bytes, threads: u32) -> bool {
+        self.fits_entry() && (threads == 0 || bytes.last_share(threads) <= LENGTH_MAX)
     }
 }
 
@@ -184,7 +193,15 @@ impl<M: Memory, D: Directory<M>> Lane<M, D> {
         if bytes.len > LENGTH_MAX {
             return self.publish_pieces(bytes, beside, budget);
         }
-        let write = beside.last(bytes.piece(0, bytes.len));
+        let write = bytes.piece(0, bytes.len);
+        if beside.behind.is_none() && beside.counter.is_none() {
+            match self.main.place_now([write]) {
+                Ok(ticket) => return Ok([ticket; 2]),
+                Err(Some(early)) => return Ok([publish(early, budget)?; 2]),
+                Err(None) => {}
+            }
+        }
+        let write = beside.last(write);
         let Some(behind) = beside.behind else {
             return Ok([self.main.place(&[write], budget)?; 2]);
         };
@@ -283,7 +300,7 @@ impl<M: Memory, D: Directory<M>> Lane<M, D> {
     ) -> Result<(), OpError> {
         let end = last.index.wrapping_add(1);
         let wait = Entry::new(Work::Wait { queue: of.queue, index: of.index });
-        let early = match companion.place_now(&[wait, counter.entry()]) {
+        let early = match companion.place_now([wait, counter.entry()]) {
             Ok(counted) => {
                 self.main.submit_both(end, companion, counted.index.wrapping_add(1));
                 return Ok(());

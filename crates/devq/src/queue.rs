@@ -8,7 +8,7 @@ use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 
 use trunkline_proto::mutant::Mutant;
 use trunkline_proto::wire::devq::{
-    Aborted, Companion, Completion, Entry, Frontier, Owner, Shape, ShapeError, Status, Work, at, is_before,
+    Aborted, Companion, Completion, Entry, Frontier, Owner, Shape, ShapeError, Status, at, is_before,
 };
 
 use crate::bells::{Bell, BellPage};
@@ -225,7 +225,7 @@ impl<M: Memory> Queue<M> {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     pub(crate) fn put(&self, index: u64, entry: &Entry) {
         self.memory.put_entry(self.shape.entry(index), &entry.to_words(index, self.shape.is_checked()));
     }
@@ -263,43 +263,53 @@ impl<M: Memory> Queue<M> {
 
     /// Tells the engine of all before `end`, which were published. One doorbell does for all who ask at the same time.
     pub fn submit(&self, end: u64) -> Rung {
+        let Some(to) = self.raise(end) else { return Rung::Covered };
+        self.ring(to);
+        Rung::Yes
+    }
+
+    /// Raises the counter of what was submitted; where it is now, if that was needed.
+    #[inline]
+    fn raise(&self, end: u64) -> Option<u64> {
         let memory = &self.memory;
-        let Some(mut to) = self.raise(end) else { return Rung::Covered };
+        if !is_before(memory.advance(at::SUBMITTED, end, SeqCst), end) {
+            return None;
+        }
+        Some(memory.load(at::SUBMITTED, SeqCst))
+    }
+
+    /// Rings until the doorbell says what was submitted.
+    #[inline]
+    fn ring(&self, mut to: u64) {
         loop {
             // Who raised the counter before the last doorbell was stored is seen by whoever stored that one: of two that store
             // in the wrong order, the one that did so last looks after the other has raised the counter.
             self.bell.ring(to);
-            let now = memory.load(at::SUBMITTED, SeqCst);
+            let now = self.memory.load(at::SUBMITTED, SeqCst);
             if now == to || self.mutant.is("devq-no-second-look") {
-                return Rung::Yes;
+                return;
             }
             to = now;
         }
     }
 
-    /// Raises the counter of what was submitted; where it is now, if that was needed.
-    fn raise(&self, end: u64) -> Option<u64> {
-        let memory = &self.memory;
-        let is_first = is_before(memory.advance(at::SUBMITTED, end, SeqCst), end);
-        is_first.then(|| memory.load(at::SUBMITTED, SeqCst))
-    }
-
-    /// As [`submit`](Self::submit) of this queue and then of another one, and the engine is told once where their doorbells are side by side.
+    /// As [`submit`](Self::submit) of this queue and of another one, and the engine is told once where their doorbells are side by side.
     pub fn submit_both(&self, end: u64, other: &Self, others_end: u64) {
         if !self.bell.is_beside(&other.bell) {
             self.submit(end);
             other.submit(others_end);
             return;
         }
-        let (mut ours, mut theirs) = (self.raise(end), other.raise(others_end));
-        while ours.is_some() || theirs.is_some() {
-            self.bell.ring_both(ours, &other.bell, theirs);
-            let raised = |queue: &Self, to: Option<u64>| {
-                to.and_then(|to| Some(queue.memory.load(at::SUBMITTED, SeqCst)).filter(|now| *now != to))
-            };
-            (ours, theirs) = (raised(self, ours), raised(other, theirs));
-            if self.mutant.is("devq-no-second-look") {
-                return;
+        let (ours, theirs) = (self.raise(end), other.raise(others_end));
+        let (Some(ours), Some(theirs)) = (ours, theirs) else {
+            ours.into_iter().for_each(|to| self.ring(to));
+            return theirs.into_iter().for_each(|to| other.ring(to));
+        };
+        self.bell.ring_both(ours, &other.bell, theirs);
+        for (queue, to) in [(self, ours), (other, theirs)] {
+            let now = queue.memory.load(at::SUBMITTED, SeqCst);
+            if now != to && !self.mutant.is("devq-no-second-look") {
+                queue.ring(now);
             }
         }
     }
@@ -324,14 +334,25 @@ impl<M: Memory> Queue<M> {
             .or_else(|early| early.publish_within(budget).map_err(|_left| Refusal::Busy))
     }
 
-    /// The same without waiting.
+    /// The same without waiting, of entries that are known where it is called: each is put together there in few instructions.
     ///
     /// # Errors
     /// The reservation while those before it are not published; nothing if there is no room.
-    #[inline]
-    pub(crate) fn place_now(&self, entries: &[Entry]) -> Result<Ticket, Option<Reservation<'_, M>>> {
-        let first = self.take(u32::try_from(entries.len()).unwrap_or(u32::MAX)).map_err(|_| None)?;
-        self.write_all(first, entries).map_err(Some)
+    #[inline(always)]
+    pub(crate) fn place_now<const N: usize>(
+        &self,
+        entries: [Entry; N],
+    ) -> Result<Ticket, Option<Reservation<'_, M>>> {
+        let count = N as u32;
+        let first = self.take(count).map_err(|_| None)?;
+        for (nth, entry) in (0..).zip(&entries) {
+            self.put(first.wrapping_add(nth), entry);
+        }
+        let end = first.wrapping_add(count.into());
+        if self.publish(first, end) {
+            return Ok(self.ticket(end.wrapping_sub(1)));
+        }
+        Err(Some(Reservation::new(self, first, count, count)))
     }
 
     /// Writes and publishes entries in places that were taken for them.

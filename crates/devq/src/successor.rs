@@ -100,7 +100,7 @@ impl<'a, M: Memory, D: Directory<M>> Channel<'a, M, D> {
     /// # Errors
     /// [`OpError`]; of more GiB than the queue is deep the first may have been posted, and before [`OpError::Refused`] of the companion, bytes and signal have been posted.
     pub fn put(&self, bytes: &Bytes, with: &With, budget: &mut impl Budget) -> Result<Put, OpError> {
-        self.put_by(bytes, with, budget, |lane, beside, budget| lane.publish(bytes, beside, budget))
+        self.put_by(bytes, with, 0, budget, |lane, beside, budget| lane.publish(bytes, beside, budget))
     }
 
     /// As [`put`](Self::put), each thread of a group its share.
@@ -114,7 +114,7 @@ impl<'a, M: Memory, D: Directory<M>> Channel<'a, M, D> {
         with: &With,
         budget: &mut impl Budget,
     ) -> Result<Put, OpError> {
-        self.put_by(bytes, with, budget, |lane, beside, budget| {
+        self.put_by(bytes, with, threads, budget, |lane, beside, budget| {
             lane.publish_shares(bytes, threads, beside, budget)
         })
     }
@@ -123,6 +123,7 @@ impl<'a, M: Memory, D: Directory<M>> Channel<'a, M, D> {
         &self,
         bytes: &Bytes,
         with: &With,
+        threads: u32,
         budget: &mut B,
         publish: impl FnOnce(&Lane<M, D>, &Beside, &mut B) -> Result<[Ticket; 2], OpError>,
     ) -> Result<Put, OpError> {
@@ -130,8 +131,8 @@ impl<'a, M: Memory, D: Directory<M>> Channel<'a, M, D> {
             return Err(OpError::Empty);
         }
         let (number, lane) = self.lane();
-        let in_entry =
-            with.counter.filter(|one| with.counter_in_entry && !with.counter_after_signal && one.fits());
+        let may_be = with.counter_in_entry && !with.counter_after_signal;
+        let in_entry = with.counter.filter(|counter| may_be && counter.fits(bytes, threads));
         let companion = match with.counter.filter(|_| in_entry.is_none()) {
             Some(counter) => Some((lane.companion(budget)?, counter)),
             None => None,

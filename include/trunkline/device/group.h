@@ -166,7 +166,7 @@ TRUNKLINE_FN Post put(Group &group, const Channel &channel, const Bytes &bytes, 
 // Begins a cooperative put and takes places for it; the leader alone does.
 TRUNKLINE_FN Post begin_shares(const Channel &channel, const Bytes &bytes, u32 threads, const With &with, Budget &budget,
                                Begun &begun, Reservation &taken) {
-    Post result = begin_put(channel, bytes, with, budget, begun);
+    Post result = begin_put(channel, bytes, threads, with, budget, begun);
     if (result.kind != POSTED) return result;
     const View &view = *channel.lanes[begun.lane].main;
     result = check_shares(view, bytes, threads, begun.has_signal);
@@ -188,7 +188,7 @@ TRUNKLINE_CALL Post put_cooperative(Group &group, const Channel &channel, const 
     const View &view = *channel.lanes[handed[1]].main;
     Entry share = share_of(bytes, group.rank, group.size);
     // Who has the last share knows by himself what goes with it.
-    if (group.rank + 1 == group.size) share = last_of(Beside{nullptr, counter_in_entry(with)}, share);
+    if (group.rank + 1 == group.size) share = last_of(Beside{nullptr, counter_in_entry(with, bytes, group.size)}, share);
     put_entry(view, handed[2] + group.rank, share);
     meet(group);
     done = Put{(u32)handed[1], ticket_of(view, handed[2] + group.size - 1), ticket_of(view, 0)};

@@ -77,18 +77,20 @@ TRUNKLINE_FN Begun not_begun() { return Begun{0, nullptr, nullptr, false, entry_
 
 TRUNKLINE_FN Beside beside_of(const Begun &begun) { return Beside{begun.has_signal ? &begun.signal : nullptr, begun.counter}; }
 
-// The counter that a put's last WRITE raises.
-TRUNKLINE_FN const Addition *counter_in_entry(const With &with) {
-    bool is_in_entry = with.counter_in_entry && !with.counter_after_signal;
-    return is_in_entry && with.counter != nullptr && fits_entry(*with.counter) ? with.counter : nullptr;
+// The counter that a put's last WRITE raises, where each of so many threads writes its share; 0: in pieces.
+TRUNKLINE_FN const Addition *counter_in_entry(const With &with, const Bytes &bytes, u32 threads) {
+    if (!with.counter_in_entry || with.counter_after_signal || with.counter == nullptr) return nullptr;
+    bool fits = threads == 0 || bytes.len - bytes.len / threads * (threads - 1) <= LENGTH_MAX;
+    return fits && fits_entry(*with.counter) ? with.counter : nullptr;
 }
 
-TRUNKLINE_CALL Post begin_put(const Channel &channel, const Bytes &bytes, const With &with, Budget &budget, Begun &begun) {
+TRUNKLINE_CALL Post begin_put(const Channel &channel, const Bytes &bytes, u32 threads, const With &with, Budget &budget,
+                              Begun &begun) {
     if (bytes.len == 0) return not_posted(EMPTY);
     begun = not_begun();
     begun.lane = next_lane(channel);
     begun.has_signal = with.signal != nullptr;
-    begun.counter = counter_in_entry(with);
+    begun.counter = counter_in_entry(with, bytes, threads);
     if (with.counter != nullptr && begun.counter == nullptr) {
         Post result = find_companion(channel.lanes[begun.lane], budget, begun.companion);
         if (result.kind != POSTED) return result;
@@ -108,7 +110,7 @@ TRUNKLINE_CALL Post end_put(const Channel &channel, const With &with, const Begu
 // Writes bytes on the next lane, with what goes with them.
 TRUNKLINE_CALL Post put(const Channel &channel, const Bytes &bytes, const With &with, Budget &budget, Put &put) {
     Begun begun = not_begun();
-    Post result = begin_put(channel, bytes, with, budget, begun);
+    Post result = begin_put(channel, bytes, 0, with, budget, begun);
     if (result.kind != POSTED) return result;
     put.lane = begun.lane;
     result = write_bytes(channel.lanes[begun.lane], bytes, beside_of(begun), budget, put.write, put.last);
@@ -119,7 +121,7 @@ TRUNKLINE_CALL Post put(const Channel &channel, const Bytes &bytes, const With &
 TRUNKLINE_CALL Post put_shares(const Channel &channel, const Bytes &bytes, u32 threads, const With &with, Budget &budget,
                              Put &put) {
     Begun begun = not_begun();
-    Post result = begin_put(channel, bytes, with, budget, begun);
+    Post result = begin_put(channel, bytes, threads, with, budget, begun);
     if (result.kind != POSTED) return result;
     put.lane = begun.lane;
     result = write_shares(channel.lanes[begun.lane], bytes, threads, beside_of(begun), budget, put.write, put.last);

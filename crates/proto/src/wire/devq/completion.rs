@@ -46,7 +46,14 @@ impl Completion {
     #[inline]
     #[must_use]
     pub fn writing(shape: &Shape, index: u64) -> u64 {
-        first(shape, index, Status::WRITING, 0)
+        Self::writing_of(first(shape, index, 0, 0))
+    }
+
+    /// The same of the first word that it will be.
+    #[inline]
+    #[must_use]
+    pub const fn writing_of(head: u64) -> u64 {
+        head & !(0xff_ffff << 32) | (Status::WRITING as u64) << 32
     }
 
     /// Reads a first word, as far as it concerns an index.

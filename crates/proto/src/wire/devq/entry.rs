@@ -278,16 +278,13 @@ mod flag {
     pub(super) const OF_ALL: u8 = COMPLETES | FENCE_READS_AND_ATOMICS | FENCE_ALL | MORE;
 }
 
-/// An entry's words, apart.
-struct Fields {
+/// An entry's words, and what some of them say.
+struct Fields<'w> {
+    words: &'w [u64; 8],
     op: u8,
     flags: u8,
-    local: u64,
-    remote: u64,
+    tag: u16,
     keys: (u32, u32),
-    len: u64,
-    operand: u64,
-    comparand: u64,
     peer: u32,
 }
 
@@ -327,7 +324,7 @@ impl Entry {
     }
 
     /// The entry's words at an index.
-    #[inline]
+    #[inline(always)]
     #[must_use]
     pub fn to_words(&self, index: u64, checked: bool) -> [u64; 8] {
         let (op, of_work, [local, remote, keys, len, operand, comparand, peer]) = self.work.parts();
@@ -361,24 +358,14 @@ impl Entry {
             return Err(EntryError::Check { found, expected });
         }
         let fields = Fields {
+            words,
             op: kind as u8,
             flags: (kind >> 8) as u8,
-            local: words[1],
-            remote: words[2],
+            tag: (kind >> 16) as u16,
             keys: halves(words[3]),
-            len: words[4],
-            operand: words[5],
-            comparand: words[6],
             peer,
         };
-        let fence = match fields.flags & (flag::FENCE_READS_AND_ATOMICS | flag::FENCE_ALL) {
-            0 => Fence::None,
-            flag::FENCE_READS_AND_ATOMICS => Fence::ReadsAndAtomics,
-            flag::FENCE_ALL => Fence::All,
-            _ => return Err(EntryError::Flags(fields.flags)),
-        };
-        let work = fields.work(words)?;
-        Ok(Self { work, fence, tag: (kind >> 16) as u16, more: fields.flags & flag::MORE != 0 })
+        fields.entry()
     }
 }
 
@@ -434,7 +421,7 @@ impl Used {
 
 impl Work {
     /// The number of the operation, its flags, and the words behind the first one.
-    #[inline]
+    #[inline(always)]
     fn parts(&self) -> (u8, u8, [u64; 7]) {
         match *self {
             Self::Nop => (0, 0, [0; 7]),
@@ -476,80 +463,105 @@ impl Work {
     }
 }
 
-impl Fields {
-    fn here(&self) -> Local {
-        Local { addr: self.local, key: self.keys.0 }
-    }
-
-    fn there(&self) -> Remote {
-        Remote { peer: self.peer, addr: self.remote, key: self.keys.1 }
-    }
-
-    /// The work; nothing else may be there.
+/// Each operation makes the whole entry in its own way: one that was put together behind them all would take twice the instructions.
+impl Fields<'_> {
     #[inline]
-    fn work(&self, words: &[u64; 8]) -> Result<Work, EntryError> {
-        let (work, used) = match self.op {
-            0 => (Work::Nop, &Used::NOTHING),
-            1 if self.flags & (flag::INLINE | flag::COUNTED | flag::IMMEDIATE) == 0 => {
-                let work = Work::Write { from: self.here(), to: self.there(), len: self.length()?, imm: None };
-                return Used::WRITE.is_all(words, self.flags).map(|()| work);
-            }
-            1 if self.flags & flag::INLINE != 0 => {
-                let bytes = Inline::from_words([self.local, self.operand, self.comparand], self.len);
-                let bytes = bytes.ok_or(EntryError::Length(self.len))?;
-                (Work::WriteInline { bytes, to: self.there() }, &Used::INLINE)
-            }
-            1 if self.flags & flag::COUNTED != 0 => {
-                let (key, value) = halves(self.comparand);
-                let (counter, poisoned) = (aligned(self.operand)?, self.flags & flag::POISONED != 0);
-                // It is no longer than LENGTH_MAX.
-                let (from, to, len) = (self.here(), self.there(), self.length()? as u32);
-                let work = Work::WriteCounted { from, to, len, counter, key, value, poisoned };
-                return Used::COUNTED.is_all(words, self.flags).map(|()| work);
-            }
-            1 => {
-                let imm = Some(self.operand as u32);
-                (Work::Write { from: self.here(), to: self.there(), len: self.length()?, imm }, &Used::TELLING)
-            }
+    const fn here(&self) -> Local {
+        Local { addr: self.words[1], key: self.keys.0 }
+    }
+
+    #[inline]
+    const fn there(&self) -> Remote {
+        Remote { peer: self.peer, addr: self.words[2], key: self.keys.1 }
+    }
+
+    const fn operand(&self) -> u64 {
+        self.words[5]
+    }
+
+    const fn comparand(&self) -> u64 {
+        self.words[6]
+    }
+
+    #[inline]
+    fn entry(&self) -> Result<Entry, EntryError> {
+        match self.op {
+            0 => self.of(Work::Nop, &Used::NOTHING),
+            1 => self.write(),
             2 => {
-                let work = Work::Read { into: self.here(), from: self.there(), len: self.length()? };
-                (work, &Used::WRITE)
+                let (into, from, len) = (self.here(), self.there(), self.length()?);
+                self.of(Work::Read { into, from, len }, &Used::WRITE)
             }
-            3 => {
-                let work = self.atomic(Atomic::Add(self.operand))?;
-                return Used::ATOMIC.is_all(words, self.flags).map(|()| work);
-            }
+            3 => self.atomic(Atomic::Add(self.operand()), &Used::ATOMIC),
             4 => {
-                let change = Atomic::SwapIf { expect: self.comparand, swap: self.operand };
-                (self.atomic(change)?, &Used::COMPARING)
+                let change = Atomic::SwapIf { expect: self.comparand(), swap: self.operand() };
+                self.atomic(change, &Used::COMPARING)
             }
             5 => {
-                let change = Atomic::AddMasked { add: self.operand, boundaries: self.comparand };
-                (self.atomic(change)?, &Used::COMPARING)
+                let change = Atomic::AddMasked { add: self.operand(), boundaries: self.comparand() };
+                self.atomic(change, &Used::COMPARING)
             }
-            6 => (self.atomic(Atomic::Set(self.operand))?, &Used::ATOMIC),
-            7 => (self.atomic(Atomic::Max(self.operand))?, &Used::ATOMIC),
-            8 => {
-                let work = Work::Wait { queue: self.keys.1, index: self.remote };
-                return Used::WAIT.is_all(words, self.flags).map(|()| work);
+            6 => self.atomic(Atomic::Set(self.operand()), &Used::ATOMIC),
+            7 => self.atomic(Atomic::Max(self.operand()), &Used::ATOMIC),
+            8 => self.of(Work::Wait { queue: self.keys.1, index: self.words[2] }, &Used::WAIT),
+            9 => self.of(Work::Show, &Used::NOTHING),
+            10 => self.of(Work::Notify { peer: self.peer, imm: self.operand() as u32 }, &Used::NOTIFY),
+            11 => self.of(Work::Barrier, &Used::NOTHING),
+            op => Err(EntryError::Operation(op)),
+        }
+    }
+
+    #[inline]
+    fn write(&self) -> Result<Entry, EntryError> {
+        match self.flags & (flag::INLINE | flag::COUNTED | flag::IMMEDIATE) {
+            0 => {
+                let (from, to, len) = (self.here(), self.there(), self.length()?);
+                self.of(Work::Write { from, to, len, imm: None }, &Used::WRITE)
             }
-            9 => (Work::Show, &Used::NOTHING),
-            10 => (Work::Notify { peer: self.peer, imm: self.operand as u32 }, &Used::NOTIFY),
-            11 => (Work::Barrier, &Used::NOTHING),
-            op => return Err(EntryError::Operation(op)),
+            flag::COUNTED => {
+                let (key, value) = halves(self.comparand());
+                let (counter, poisoned) = (aligned(self.operand())?, self.flags & flag::POISONED != 0);
+                // It is no longer than LENGTH_MAX.
+                let (from, to, len) = (self.here(), self.there(), self.length()? as u32);
+                self.of(Work::WriteCounted { from, to, len, counter, key, value, poisoned }, &Used::COUNTED)
+            }
+            flag::IMMEDIATE => {
+                let (from, to, len) = (self.here(), self.there(), self.length()?);
+                self.of(Work::Write { from, to, len, imm: Some(self.operand() as u32) }, &Used::TELLING)
+            }
+            _ if self.flags & flag::INLINE != 0 => {
+                let bytes = Inline::from_words([self.words[1], self.operand(), self.comparand()], self.words[4]);
+                let bytes = bytes.ok_or(EntryError::Length(self.words[4]))?;
+                self.of(Work::WriteInline { bytes, to: self.there() }, &Used::INLINE)
+            }
+            _ => Err(EntryError::Flags(self.flags)),
+        }
+    }
+
+    #[inline(always)]
+    fn atomic(&self, change: Atomic, used: &Used) -> Result<Entry, EntryError> {
+        aligned(self.words[2])?;
+        let (at, poisoned) = (self.there(), self.flags & flag::POISONED != 0);
+        self.of(Work::Atomic { at, change, poisoned }, used)
+    }
+
+    /// The entry of such work; nothing else may be there.
+    #[inline(always)]
+    fn of(&self, work: Work, used: &Used) -> Result<Entry, EntryError> {
+        let fence = match self.flags & (flag::FENCE_READS_AND_ATOMICS | flag::FENCE_ALL) {
+            0 => Fence::None,
+            flag::FENCE_READS_AND_ATOMICS => Fence::ReadsAndAtomics,
+            flag::FENCE_ALL => Fence::All,
+            _ => return Err(EntryError::Flags(self.flags)),
         };
-        used.is_all(words, self.flags).map(|()| work)
+        used.is_all(self.words, self.flags)?;
+        Ok(Entry { work, fence, tag: self.tag, more: self.flags & flag::MORE != 0 })
     }
 
     #[inline]
-    fn length(&self) -> Result<u64, EntryError> {
-        if self.len > LENGTH_MAX { Err(EntryError::Length(self.len)) } else { Ok(self.len) }
-    }
-
-    #[inline]
-    fn atomic(&self, change: Atomic) -> Result<Work, EntryError> {
-        aligned(self.remote)?;
-        Ok(Work::Atomic { at: self.there(), change, poisoned: self.flags & flag::POISONED != 0 })
+    const fn length(&self) -> Result<u64, EntryError> {
+        let len = self.words[4];
+        if len > LENGTH_MAX { Err(EntryError::Length(len)) } else { Ok(len) }
     }
 }
 
