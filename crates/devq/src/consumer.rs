@@ -10,8 +10,8 @@ use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 
 use trunkline_proto::mutant::Mutant;
 use trunkline_proto::wire::devq::{
-    Aborted, Companion, Completion, Count, Entry, EntryError, Fence, Frontier, Poison, Remote, Shape, Status, Work, at,
-    is_before,
+    Aborted, Companion, Completion, Count, Entry, EntryError, Fence, Frontier, Poison, Remote, Shape, Status,
+    Work, at, is_before,
 };
 
 use crate::error::Fault;
@@ -228,11 +228,7 @@ impl<M: Memory> Consumer<M> {
     /// The next entry, which may begin as nothing else is under way and all is well, but for a WAIT; how many jobs began. `None`: it is held,
     /// or cannot be read.
     #[inline]
-    fn pass_alone(
-        &mut self,
-        others: &impl Fn(u32) -> Option<Progress>,
-        port: &mut impl Port,
-    ) -> Option<u32> {
+    fn pass_alone(&mut self, others: &impl Fn(u32) -> Option<Progress>, port: &mut impl Port) -> Option<u32> {
         let index = self.begun;
         let read = if self.head.is_some() { self.head.take()? } else { self.fetch(index) };
         let Ok(entry) = &read else {
@@ -276,13 +272,7 @@ impl<M: Memory> Consumer<M> {
 
     /// The same of one that raises a counter: once that was told, as whoever hears of it by the counter may look.
     #[inline]
-    fn pass_by_and_count(
-        &mut self,
-        index: u64,
-        (op, value): (u8, u64),
-        count: Count,
-        port: &mut impl Port,
-    ) {
+    fn pass_by_and_count(&mut self, index: u64, (op, value): (u8, u64), count: Count, port: &mut impl Port) {
         let (queue, count) = (self.shape.number(), self.raises(count));
         if self.mutant.is("devq-counts-early") {
             port.begin(queue, index, &count);
@@ -488,7 +478,7 @@ impl<M: Memory> Consumer<M> {
                         self.place_mut(index).state = State::Ended(Status::Done, value);
                         if self.mutant.is("devq-counts-out-of-turn") {
                             let place = *self.place(index);
-                            self.leave_count(index, &place, Status::Done);
+                            self.leave_count(index, &place);
                             self.place_mut(index).counts = None;
                         }
                     }
@@ -517,35 +507,38 @@ impl<M: Memory> Consumer<M> {
     fn complete_ended(&mut self) {
         let mut index = self.completed;
         while index != self.begun {
-            let &Place { state: State::Ended(ended, value), op, reason, .. } = self.place(index) else {
+            let &Place { state: State::Ended(ended, value), op, reason, counts, .. } = self.place(index)
+            else {
                 break;
             };
             if self.fault.is_some() && self.mutant.is("devq-stops-at-failure") {
                 break;
             }
             let status = if self.fault.is_some() { Status::Flushed } else { ended };
+            let is_lost = counts.is_some() && ended == Status::Done && status != Status::Done;
+            if is_lost && !self.mutant.is("devq-flushed-counts-are-silent") {
+                // It ended well behind one that had not, and will not be counted: whoever waits for that hears of it first.
+                self.fail(index, status, 0);
+                continue;
+            }
             if status != Status::Done && self.fault.is_none() {
                 self.tell_fault(Fault { first_bad: index, status, reason });
             }
             self.tell_completion(index, Completion { status, op, value });
             let place = core::mem::take(self.place_mut(index));
-            if place.counts.is_some() && ended == Status::Done {
-                self.leave_count(index, &place, status);
+            if status == Status::Done {
+                self.leave_count(index, &place);
             }
             index = index.wrapping_add(1);
         }
         self.completed = index;
     }
 
-    /// An entry that ended well leaves its counter to be raised; if it completes behind one that had not, whoever waits for the counter is to
-    /// hear of that.
-    fn leave_count(&mut self, index: u64, place: &Place, status: Status) {
-        let (Some((at, poisoned)), Some(value)) = (place.target, place.counts) else { return };
-        let queue = self.shape.number();
-        match status {
-            Status::Done => self.due.push((index, Job::Count { at, value, poisoned })),
-            _ if self.mutant.is("devq-flushed-counts-are-silent") => {}
-            _ => self.due.push((index, Job::Poison { at, poisoned, poison: Poison { status, queue } })),
+    /// An entry that has completed leaves its counter to be raised.
+    #[inline]
+    fn leave_count(&mut self, index: u64, place: &Place) {
+        if let (Some((at, poisoned)), Some(value)) = (place.target, place.counts) {
+            self.due.push((index, Job::Count { at, value, poisoned }));
         }
     }
 

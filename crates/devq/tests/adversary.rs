@@ -14,8 +14,8 @@ use std::sync::atomic::Ordering::{Acquire, Release};
 
 use trunkline_devq::channel::Channel;
 use trunkline_devq::{
-    Addition, BellPage, Condition, Drain, HeapWords, Looks, Memory, Poll, Queue, Refusal, Reservation, Rules, Slot,
-    Slots, Ticket, WaitError, heap,
+    Addition, BellPage, Condition, Drain, HeapWords, Looks, Memory, Poll, Queue, Refusal, Reservation, Rules,
+    Slot, Slots, Ticket, WaitError, heap,
 };
 use trunkline_proto::mutant::Mutant;
 use trunkline_proto::wire::devq::{
@@ -492,6 +492,9 @@ impl<'q> World<'q> {
                 break;
             }
         }
+        // What was told of last may leave a counter to be raised.
+        self.pass();
+        self.look();
         self.look_at_the_end();
     }
 

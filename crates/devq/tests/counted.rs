@@ -41,7 +41,11 @@ impl Port for Watching {
             Job::Count { at, value, poisoned } => {
                 assert_eq!((at, value, poisoned), (counter(index).at, 5, true), "of this process");
                 let ticket = Ticket { queue, epoch: self.queue.shape().epoch(), index };
-                assert_eq!(self.queue.poll(ticket), Ok(Poll::Done), "who hears of it by the counter may look");
+                assert_eq!(
+                    self.queue.poll(ticket),
+                    Ok(Poll::Done),
+                    "who hears of it by the counter may look"
+                );
                 assert_eq!(self.queue.completion(ticket).unwrap().status, Status::Done);
                 self.seen.push(Event::Counted(index));
             }
@@ -91,7 +95,13 @@ fn what_ends_at_once_is_counted_once_it_has_completed() {
         port.queue.post(&entries, &mut Looks(1)).unwrap();
         assert_eq!(drain.pass(&mut port).busy, 0);
         let began = Event::Began;
-        let all = [began(first), Event::Counted(first), began(first + 1), began(first + 2), Event::Counted(first + 2)];
+        let all = [
+            began(first),
+            Event::Counted(first),
+            began(first + 1),
+            began(first + 2),
+            Event::Counted(first + 2),
+        ];
         assert_eq!(port.seen.split_off(0), all);
     }
 }

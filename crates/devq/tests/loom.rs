@@ -18,8 +18,8 @@ use trunkline_devq::queue::CompletionError;
 use trunkline_devq::successor::{self, With};
 use trunkline_devq::verdict::Verdict;
 use trunkline_devq::{
-    Addition, BellPage, Bytes, Condition, Consumer, Drain, Forever, Job, Lane, Looks, Memory, Outcome, Poll, Port,
-    Queue, Refusal, Rules, Slot, Step, Ticket, WaitError,
+    Addition, BellPage, Bytes, Condition, Consumer, Drain, Forever, Job, Lane, Looks, Memory, Outcome, Poll,
+    Port, Queue, Refusal, Rules, Slot, Step, Ticket, WaitError,
 };
 use trunkline_proto::mutant::Mutant;
 use trunkline_proto::wire::devq::{Aborted, Atomic, Entry, Local, Remote, Shape, Status, Work, at};
@@ -260,8 +260,7 @@ fn a_write_counts_what_has_completed() {
         let counter = loomed::for_slots(2);
         let mut drain = Drain::new(page, mutant);
         assert!(drain.add(main.clone(), RULES));
-        let addition =
-            Addition { at: Remote { peer: 0, addr: 0, key: 1 }, value: 5, poisoned: true };
+        let addition = Addition { at: Remote { peer: 0, addr: 0, key: 1 }, value: 5, poisoned: true };
         let at = Arc::clone(&counter);
         let counting = thread::spawn(move || {
             let counted = addition.with(write(0, 8)).unwrap();

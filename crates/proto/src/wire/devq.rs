@@ -13,9 +13,7 @@ mod window;
 
 pub use card::{CARD_WORDS, CONFIG_WORDS, CardError, WindowCard};
 pub use completion::{Completion, Owner};
-pub use entry::{
-    Atomic, Count, Entry, EntryError, Fence, LENGTH_MAX, Local, Remote, Work,
-};
+pub use entry::{Atomic, Count, Entry, EntryError, Fence, LENGTH_MAX, Local, Remote, Work};
 pub use inline::{INLINE_BYTES_MAX, Inline};
 pub use layout::{
     BELLS_MAX, Bells, COMPLETION_BYTES, Companion, DEPTH_MAX, DEPTH_MIN, ENTRY_BYTES, Frontier, LINE_BYTES,

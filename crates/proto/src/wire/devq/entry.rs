@@ -530,7 +530,8 @@ impl Fields<'_> {
                 self.of(Work::Write { from, to, len, imm: Some(self.operand() as u32) }, &Used::TELLING)
             }
             _ if self.flags & flag::INLINE != 0 => {
-                let bytes = Inline::from_words([self.words[1], self.operand(), self.comparand()], self.words[4]);
+                let bytes =
+                    Inline::from_words([self.words[1], self.operand(), self.comparand()], self.words[4]);
                 let bytes = bytes.ok_or(EntryError::Length(self.words[4]))?;
                 self.of(Work::WriteInline { bytes, to: self.there() }, &Used::INLINE)
             }
