@@ -130,15 +130,18 @@ fn counters_of_writes_are_poisoned() {
         let ranks = ranks(2, way);
         let rank = &ranks[0];
         let bare = Slots::Bare { values: TABLE.values, errors: TABLE.errors, count: TABLE.count };
-        for (slot, poisoned) in [(bare.slot(4).unwrap(), false), (rank.slot(9), true)] {
+        let of_bare = |number| bare.slot(number).unwrap();
+        for (good, bad, poisoned) in [(of_bare(4), of_bare(5), false), (rank.slot(9), rank.slot(10), true)] {
             let queue = rank.queues.queue(8).unwrap();
-            let counter = Addition { at: rank.at(0, slot.value), value: 7, poisoned };
-            let counted = counter.with(rank.write(0, 1, 0, 8)).unwrap();
-            let all = [counted, broken(rank, 0), counted];
+            let counted = |slot: trunkline_devq::Slot| {
+                let counter = Addition { at: rank.at(0, slot.value), value: 7, poisoned };
+                counter.with(rank.write(0, 1, 0, 8)).unwrap()
+            };
+            let all = [counted(good), broken(rank, 0), counted(bad)];
             queue.post(&all, &mut patience()).unwrap();
-            let words = rank.words();
-            assert_eq!(slot.wait(&words, Condition::AtLeast(7), &mut patience(), planted()), Ok(7), "{way:?}");
-            let seen = slot.wait(&words, Condition::AtLeast(14), &mut patience(), planted());
+            let (words, until) = (rank.words(), Condition::AtLeast(7));
+            assert_eq!(good.wait(&words, until, &mut patience(), planted()), Ok(7), "{way:?}");
+            let seen = bad.wait(&words, until, &mut patience(), planted());
             let Err(WaitError::Poisoned(poison)) = seen else { panic!("{way:?}: {seen:?}") };
             assert_eq!((poison.status, poison.queue), (Status::Access, queue.shape().number()));
         }
