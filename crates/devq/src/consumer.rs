@@ -116,6 +116,7 @@ impl<M: Memory> Consumer<M> {
     }
 
     /// Takes in what a doorbell says, and an abort.
+    #[inline]
     pub fn look(&mut self, bell: u64) {
         if is_before(self.rung, bell) {
             let depth = u64::from(self.shape.depth());
@@ -148,6 +149,7 @@ impl<M: Memory> Consumer<M> {
     }
 
     /// Whether somebody has asked for a companion, and nobody has answered.
+    #[inline]
     pub fn is_asked_for_companion(&self) -> bool {
         match Companion::from_word(self.memory.load(at::COMPANION, Acquire)) {
             Companion::Asked => true,
@@ -366,6 +368,7 @@ impl<M: Memory> Consumer<M> {
         }
     }
 
+    #[inline]
     fn wait_is_over(
         &mut self,
         queue: u32,

@@ -410,7 +410,10 @@ impl<N: Network> Jobs<N> {
             // Where NICs execute atomics, all of a word's are theirs.
             Found::Here { heap: Some(heap), .. } if !self.network.executes() => heap,
             Found::Here { memory, .. } => {
-                let changed = memory.update(at.addr, |old| Some(change.apply(old)));
+                let changed = match change {
+                    Atomic::Add(value) => memory.add(at.addr, value),
+                    _ => memory.update(at.addr, |old| Some(change.apply(old))),
+                };
                 let old = changed.map_err(|_| Status::Access)?;
                 return Ok(Ready::Done(if change.fetches() { old } else { 0 }));
             }
