@@ -12,6 +12,8 @@ use crate::memory::Memory;
 pub struct BellPage<M> {
     memory: M,
     bells: Bells,
+    /// Where the first doorbell lies.
+    first: u64,
     mutant: Mutant,
 }
 
@@ -19,7 +21,10 @@ pub struct BellPage<M> {
 #[derive(Clone, Copy, Debug)]
 pub struct Bell<M> {
     page: BellPage<M>,
-    number: u32,
+    /// Where the doorbell lies.
+    at: u64,
+    /// The word of its bit, and the bit.
+    bit: (u64, u64),
 }
 
 impl<M: Memory> BellPage<M> {
@@ -50,7 +55,7 @@ impl<M: Memory> BellPage<M> {
         for group in 0..bells.groups() {
             memory.store(bells.bit(bells.bell_of(group, 0)).0, 0, Release);
         }
-        Ok(Self { memory, bells, mutant })
+        Ok(Self { memory, bells, first: bells.bell(0), mutant })
     }
 
     /// Finds a page that somebody else has made.
@@ -67,7 +72,7 @@ impl<M: Memory> BellPage<M> {
             *word = memory.get(at as u64 * 8);
         }
         let bells = Bells::from_words(&words, have)?;
-        Ok(Self { memory, bells, mutant })
+        Ok(Self { memory, bells, first: bells.bell(0), mutant })
     }
 
     /// How many doorbells.
@@ -81,7 +86,8 @@ impl<M: Memory> BellPage<M> {
     where
         M: Clone,
     {
-        (number < self.count()).then(|| Bell { page: self.clone(), number })
+        let (at, bit) = (self.bells.bell(number), self.bells.bit(number));
+        (number < self.count()).then(|| Bell { page: self.clone(), at, bit })
     }
 
     /// Sets a doorbell to a queue's first index, before anybody uses it.
@@ -91,7 +97,7 @@ impl<M: Memory> BellPage<M> {
 
     /// Takes the bits of a group, each of which is a doorbell's by [`Bells::bell_of`]: whose have been rung since.
     pub fn take(&self, group: u32) -> u64 {
-        let (at, _) = self.bells.bit(self.bells.bell_of(group, 0));
+        let at = Bells::group(group);
         // An idle page is only read.
         if self.memory.load(at, Acquire) == 0 {
             return 0;
@@ -101,7 +107,7 @@ impl<M: Memory> BellPage<M> {
 
     /// What a doorbell says. For whose bits were taken, that is no less than what was rung before.
     pub fn look(&self, number: u32) -> u64 {
-        self.memory.load(self.bells.bell(number), Acquire)
+        self.memory.load(self.first + u64::from(number) * 8, Acquire)
     }
 
     /// Its words, for those who look at the protocol from outside: tests and tools.
@@ -125,26 +131,45 @@ impl<M: Memory> BellPage<M> {
 
 impl<M: Memory> Bell<M> {
     /// Tells the engine that it may execute what is before `end`. A full fence stands before the doorbell is stored, and one behind it.
+    #[inline]
     pub(crate) fn ring(&self, end: u64) {
-        let BellPage { memory, bells, mutant } = &self.page;
-        let (bits, bit) = bells.bit(self.number);
-        if mutant.is("devq-bit-before-bell") {
-            memory.or(bits, bit, Release);
-            memory.store_fenced(bells.bell(self.number), end);
-            return;
+        if self.page.mutant.is("devq-bit-before-bell") {
+            self.nudge();
+            return self.page.memory.store_fenced(self.at, end);
         }
-        match mutant.is("devq-no-full-fence") {
-            true => memory.store(bells.bell(self.number), end, Release),
-            false => memory.store_fenced(bells.bell(self.number), end),
-        }
-        if !mutant.is("devq-no-bit") {
-            memory.or(bits, bit, Release);
+        self.store(end);
+        if !self.page.mutant.is("devq-no-bit") {
+            self.nudge();
         }
     }
 
+    #[inline]
+    fn store(&self, end: u64) {
+        match self.page.mutant.is("devq-no-full-fence") {
+            true => self.page.memory.store(self.at, end, Release),
+            false => self.page.memory.store_fenced(self.at, end),
+        }
+    }
+
+    /// Whether one word has the bits of both.
+    #[inline]
+    pub(crate) fn is_beside(&self, other: &Self) -> bool {
+        self.bit.0 == other.bit.0 && self.page.memory.is_same(&other.page.memory)
+    }
+
+    /// As [`ring`](Self::ring) of both, which are [side by side](Self::is_beside).
+    #[inline]
+    pub(crate) fn ring_both(&self, end: u64, other: &Self, others_end: u64) {
+        self.store(end);
+        other.store(others_end);
+        let half = self.page.mutant.is("devq-marks-one-of-two");
+        let bits = if half { self.bit.1 } else { self.bit.1 | other.bit.1 };
+        self.page.memory.or(self.bit.0, bits, Release);
+    }
+
     /// Has the engine look at the queue, without telling it of more.
+    #[inline]
     pub(crate) fn nudge(&self) {
-        let (bits, bit) = self.page.bells.bit(self.number);
-        self.page.memory.or(bits, bit, Release);
+        self.page.memory.or(self.bit.0, self.bit.1, Release);
     }
 }

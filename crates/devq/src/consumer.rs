@@ -5,93 +5,21 @@
 //! signals and counters that it was to change are poisoned, so that who waits for those hears of it as well.
 
 use alloc::boxed::Box;
+use alloc::vec::Vec;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 
 use trunkline_proto::mutant::Mutant;
 use trunkline_proto::wire::devq::{
-    Aborted, Companion, Completion, Entry, Fence, Frontier, Poison, Remote, Shape, Status, Work, at,
-    is_before,
+    Aborted, Companion, Completion, Count, Entry, EntryError, Fence, Frontier, Poison, Remote, Shape, Status,
+    Work, at, is_before,
 };
 
 use crate::error::Fault;
-use crate::job::{Job, Outcome};
+use crate::job::{Job, Outcome, Port, Rules, Step, WINDOW_MAX};
 use crate::memory::Memory;
+use crate::place::{Kind, Place, State};
+use crate::progress::Progress;
 use crate::queue::Queue;
-
-/// Entries of one queue that may be under way together.
-pub const WINDOW_MAX: u32 = 64;
-
-/// What the executor promises.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Rules {
-    /// It places what it was given first, first, and nothing behind what has failed: an atomic need not be held back until the writes before
-    /// it are placed.
-    pub is_ordered: bool,
-    /// Entries that it may have under way together; 1 to [`WINDOW_MAX`], else the nearest of them.
-    pub window: u32,
-}
-
-/// What is to happen next.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Step {
-    /// A job to begin; its outcome is to be told by its index.
-    Begin(u64, Job),
-    /// Nothing can begin now.
-    Held,
-    /// Everything that was submitted has begun.
-    Idle,
-}
-
-/// How far a queue is, for others that WAIT for it.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Progress {
-    /// All before this index have completed.
-    pub completed: u64,
-    /// The first that failed.
-    pub first_bad: Option<u64>,
-}
-
-impl Progress {
-    /// Of a queue that another engine has, by its memory.
-    #[must_use]
-    pub fn of<M: Memory>(queue: &Queue<M>, near: u64) -> Self {
-        let completed = Frontier(queue.words().load(at::FRONTIER, Acquire)).near(near);
-        Self { completed, first_bad: queue.fault().map(|fault| fault.first_bad) }
-    }
-}
-
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-enum Kind {
-    /// Nothing waits for it but what waits for all.
-    #[default]
-    Other,
-    Write,
-    Read,
-    Atomic,
-}
-
-#[derive(Clone, Copy, Debug, Default)]
-enum State {
-    /// Not begun, or over.
-    #[default]
-    Free,
-    Running(Kind),
-    /// It failed, and its word is to be poisoned.
-    Failed(Status),
-    /// The executor does that.
-    Poisoning(Status),
-    /// Its turn to complete comes when those before have.
-    Ended(Status, u64),
-}
-
-#[derive(Clone, Copy, Debug, Default)]
-struct Place {
-    state: State,
-    op: u8,
-    /// What is to be poisoned if it fails.
-    target: Option<(Remote, bool)>,
-    reason: u32,
-}
 
 /// The engine's side of one queue. One at a time.
 #[derive(Debug)]
@@ -108,12 +36,14 @@ pub struct Consumer<M> {
     /// What the frontier says of that.
     told: u64,
     /// The next entry, once copied out.
-    head: Option<Result<Entry, Status>>,
+    head: Option<Result<Entry, EntryError>>,
     places: Box<[Place]>,
     /// Under way: writes, reads, atomics.
     under_way: [u32; 4],
     /// Those that are [`State::Failed`].
     to_poison: u32,
+    /// What entries that have completed leave to be done.
+    due: Vec<(u64, Job)>,
     /// Why nothing begins any more.
     stopped: Option<(Status, u32)>,
     fault: Option<Fault>,
@@ -131,7 +61,9 @@ impl<M: Memory> Consumer<M> {
         let near = memory.load(at::RESERVED, Acquire);
         let first = Frontier(memory.load(at::FRONTIER, Acquire)).near(near);
         let window = rules.window.clamp(1, WINDOW_MAX).min(shape.depth());
-        let places = (0..window.next_power_of_two()).map(|_| Place::default()).collect();
+        let places: Box<[Place]> = (0..window.next_power_of_two()).map(|_| Place::default()).collect();
+        // As many as can complete at a time: nothing is allocated later.
+        let due = Vec::with_capacity(places.len());
         Self {
             memory,
             shape,
@@ -144,6 +76,7 @@ impl<M: Memory> Consumer<M> {
             places,
             under_way: [0; 4],
             to_poison: 0,
+            due,
             stopped: None,
             fault: queue.fault(),
             mutant: queue.mutant(),
@@ -179,10 +112,11 @@ impl<M: Memory> Consumer<M> {
     /// Whether everything that was submitted has completed.
     #[must_use]
     pub const fn is_idle(&self) -> bool {
-        self.completed == self.rung
+        self.completed == self.rung && self.due.is_empty()
     }
 
     /// Takes in what a doorbell says, and an abort.
+    #[inline]
     pub fn look(&mut self, bell: u64) {
         if is_before(self.rung, bell) {
             let depth = u64::from(self.shape.depth());
@@ -215,6 +149,7 @@ impl<M: Memory> Consumer<M> {
     }
 
     /// Whether somebody has asked for a companion, and nobody has answered.
+    #[inline]
     pub fn is_asked_for_companion(&self) -> bool {
         match Companion::from_word(self.memory.load(at::COMPANION, Acquire)) {
             Companion::Asked => true,
@@ -240,73 +175,94 @@ impl<M: Memory> Consumer<M> {
 
     /// What is to happen next; `others` tells of the queues that entries WAIT for. To be called until nothing can begin.
     pub fn next(&mut self, others: &impl Fn(u32) -> Option<Progress>) -> Step {
+        if let Some((index, job)) = self.due.pop() {
+            return Step::Begin(index, job);
+        }
         let step = self.next_poison().unwrap_or_else(|| self.next_entry(others));
         self.complete();
         self.tell_frontier();
         step
     }
 
-    /// Begins up to `most` jobs by `begin`, which says how each has ended if it has: as [`next`](Self::next) and [`end`](Self::end) again and
+    /// Begins up to `most` jobs at `port`, which says how each has ended if it has: as [`next`](Self::next) and [`end`](Self::end) again and
     /// again, but what completes is told by one frontier. How many began.
     pub fn turn(
         &mut self,
         most: u32,
         others: &impl Fn(u32) -> Option<Progress>,
-        mut begin: impl FnMut(u64, &Job) -> Option<Outcome>,
+        port: &mut impl Port,
     ) -> u32 {
         let mut begun = 0;
         while begun < most {
+            if !self.due.is_empty() {
+                self.settle(port);
+            }
             // With nothing under way there is nothing to wait for but other queues, and what ends at once takes no place.
-            if let Some((index, entry)) = self.next_alone(others) {
-                begun += 1;
-                self.begun = index.wrapping_add(1);
-                match begin(index, &Job::Execute(entry)) {
-                    Some(Outcome::Done(value)) => self.pass_by(index, entry.op(), value),
-                    outcome => {
-                        let _same = self.begin(index, &entry);
-                        let _ended = outcome.is_some_and(|outcome| self.take_in(index, outcome));
-                    }
-                }
+            let is_alone = self.begun == self.completed && self.stopped.is_none() && self.has_more();
+            if is_alone && let Some(more) = self.pass_alone(others, port) {
+                begun += more;
                 continue;
             }
             let step = self.next_poison().unwrap_or_else(|| self.next_entry(others));
             let Step::Begin(index, job) = step else { break };
             begun += 1;
-            if let Some(outcome) = begin(index, &job) {
+            if let Some(outcome) = port.begin(self.shape.number(), index, &job) {
                 self.take_in(index, outcome);
             }
         }
         self.complete();
         self.tell_frontier();
+        if !self.due.is_empty() {
+            self.settle(port);
+        }
         begun
     }
 
-    /// The next entry for the executor, if it may begin while nothing else is under way and all is well.
-    #[inline]
-    fn next_alone(&mut self, others: &impl Fn(u32) -> Option<Progress>) -> Option<(u64, Entry)> {
-        while self.begun == self.completed && self.stopped.is_none() && self.has_more() {
-            let index = self.begun;
-            let read = match self.head.take() {
-                Some(head) => head,
-                None => self.fetch(index),
-            };
-            let Ok(entry) = read else {
-                self.head = Some(read);
-                return None;
-            };
-            let is_over = match entry.work {
-                Work::Nop | Work::Barrier => true,
-                Work::Wait { queue, index: awaited } => self.wait_is_over(queue, awaited, index, others),
-                _ => return Some((index, entry)),
-            };
-            if !is_over {
-                self.head = Some(read);
-                return None;
-            }
-            self.begun = index.wrapping_add(1);
-            self.pass_by(index, entry.op(), 0);
+    /// Completes what has ended, tells of it, and has done what that leaves to be done.
+    fn settle(&mut self, port: &mut impl Port) {
+        self.complete();
+        self.tell_frontier();
+        while let Some((index, job)) = self.due.pop() {
+            port.begin(self.shape.number(), index, &job);
         }
-        None
+    }
+
+    /// The next entry, which may begin as nothing else is under way and all is well, but for a WAIT; how many jobs began. `None`: it is held,
+    /// or cannot be read.
+    #[inline]
+    fn pass_alone(&mut self, others: &impl Fn(u32) -> Option<Progress>, port: &mut impl Port) -> Option<u32> {
+        let index = self.begun;
+        let read = if self.head.is_some() { self.head.take()? } else { self.fetch(index) };
+        let Ok(entry) = &read else {
+            self.head = Some(read);
+            return None;
+        };
+        match entry.work {
+            Work::Nop | Work::Barrier => {}
+            Work::Wait { queue, index: awaited } => {
+                if !self.wait_is_over(queue, awaited, index, others) {
+                    self.head = Some(read);
+                    return None;
+                }
+            }
+            _ => {
+                self.begun = index.wrapping_add(1);
+                match port.execute(self.shape.number(), index, entry) {
+                    Some(Outcome::Done(value)) => match entry.work.count() {
+                        None => self.pass_by(index, entry.op(), value),
+                        Some(count) => self.pass_by_and_count(index, (entry.op(), value), count, port),
+                    },
+                    outcome => {
+                        let _same = self.begin(index, entry);
+                        let _ended = outcome.is_some_and(|outcome| self.take_in(index, outcome));
+                    }
+                }
+                return Some(1);
+            }
+        }
+        self.begun = index.wrapping_add(1);
+        self.pass_by(index, entry.op(), 0);
+        Some(0)
     }
 
     /// The only entry under way has ended well.
@@ -314,6 +270,28 @@ impl<M: Memory> Consumer<M> {
     fn pass_by(&mut self, index: u64, op: u8, value: u64) {
         self.tell_completion(index, Completion { status: Status::Done, op, value });
         self.completed = self.begun;
+    }
+
+    /// The same of one that raises a counter: once that was told, as whoever hears of it by the counter may look.
+    #[inline]
+    fn pass_by_and_count(&mut self, index: u64, (op, value): (u8, u64), count: Count, port: &mut impl Port) {
+        let (queue, count) = (self.shape.number(), self.raises(count));
+        if self.mutant.is("devq-counts-early") {
+            port.begin(queue, index, &count);
+            return self.pass_by(index, op, value);
+        }
+        self.pass_by(index, op, value);
+        self.tell_frontier();
+        port.begin(queue, index, &count);
+    }
+
+    /// The job that raises a counter of this process.
+    const fn raises(&self, count: Count) -> Job {
+        Job::Count { at: self.own(count), value: count.value, poisoned: count.poisoned }
+    }
+
+    const fn own(&self, count: Count) -> Remote {
+        Remote { peer: self.rules.me, addr: count.at.addr, key: count.at.key }
     }
 
     fn next_entry(&mut self, others: &impl Fn(u32) -> Option<Progress>) -> Step {
@@ -333,8 +311,8 @@ impl<M: Memory> Consumer<M> {
                 // Its failure, if a WAIT finds one, stops the queue.
                 Ok(entry) if self.stopped.is_none() => self.may_begin(&entry, index, others),
                 Ok(_) => true,
-                Err(status) => {
-                    self.stop(status, 0);
+                Err(_) => {
+                    self.stop(Status::BadEntry, 0);
                     true
                 }
             };
@@ -350,6 +328,7 @@ impl<M: Memory> Consumer<M> {
         Step::Idle
     }
 
+    #[inline]
     fn has_more(&self) -> bool {
         if self.mutant.is("devq-plain-compare") {
             return self.begun < self.rung;
@@ -359,11 +338,11 @@ impl<M: Memory> Consumer<M> {
 
     /// Copies an entry out and reads it.
     #[inline]
-    fn fetch(&self, index: u64) -> Result<Entry, Status> {
+    fn fetch(&self, index: u64) -> Result<Entry, EntryError> {
         let words = self.memory.get_entry(self.shape.entry(index));
         let index =
             if self.mutant.is("devq-no-sequence") { (words[0] as u32).wrapping_sub(1).into() } else { index };
-        Entry::from_words(&words, index, self.shape.is_checked()).map_err(|_| Status::BadEntry)
+        Entry::from_words(&words, index, self.shape.is_checked())
     }
 
     /// Whether the next entry may begin, as far as those before it and other queues go.
@@ -389,6 +368,7 @@ impl<M: Memory> Consumer<M> {
         }
     }
 
+    #[inline]
     fn wait_is_over(
         &mut self,
         queue: u32,
@@ -420,11 +400,12 @@ impl<M: Memory> Consumer<M> {
 
     /// Begins an entry: its job, if there is one; the others have ended with that.
     fn begin(&mut self, index: u64, entry: &Entry) -> Option<Job> {
-        let target = match entry.work {
-            Work::Atomic { at, poisoned, .. } => Some((at, poisoned)),
-            _ => None,
+        let (target, counts) = match (entry.work, entry.work.count()) {
+            (Work::Atomic { at, poisoned, .. }, _) => (Some((at, poisoned)), None),
+            (_, Some(count)) => (Some((self.own(count), count.poisoned)), Some(count.value)),
+            _ => (None, None),
         };
-        *self.place_mut(index) = Place { state: State::Free, op: entry.op(), target, reason: 0 };
+        *self.place_mut(index) = Place { state: State::Free, op: entry.op(), target, counts, reason: 0 };
         if let Some((status, reason)) = self.stopped {
             self.fail(index, status, reason);
             return if target.is_some() { self.poison(index) } else { None };
@@ -434,7 +415,7 @@ impl<M: Memory> Consumer<M> {
                 self.place_mut(index).state = State::Ended(Status::Done, 0);
                 return None;
             }
-            Work::Write { .. } | Work::WriteInline { .. } => Kind::Write,
+            Work::Write { .. } | Work::WriteCounted { .. } | Work::WriteInline { .. } => Kind::Write,
             Work::Read { .. } => Kind::Read,
             Work::Atomic { .. } => Kind::Atomic,
             Work::Show | Work::Notify { .. } => Kind::Other,
@@ -496,7 +477,14 @@ impl<M: Memory> Consumer<M> {
             (State::Running(kind), outcome) => {
                 self.under_way[kind as usize] -= 1;
                 match outcome {
-                    Outcome::Done(value) => self.place_mut(index).state = State::Ended(Status::Done, value),
+                    Outcome::Done(value) => {
+                        self.place_mut(index).state = State::Ended(Status::Done, value);
+                        if self.mutant.is("devq-counts-out-of-turn") {
+                            let place = *self.place(index);
+                            self.leave_count(index, &place);
+                            self.place_mut(index).counts = None;
+                        }
+                    }
                     Outcome::Failed { status, reason } => {
                         let status = if status == Status::Done { Status::Network } else { status };
                         self.stop(status, reason);
@@ -512,27 +500,53 @@ impl<M: Memory> Consumer<M> {
     }
 
     /// Completes what has ended, in order.
+    #[inline]
     fn complete(&mut self) {
+        if self.completed != self.begun {
+            self.complete_ended();
+        }
+    }
+
+    fn complete_ended(&mut self) {
         let mut index = self.completed;
         while index != self.begun {
-            let &Place { state: State::Ended(status, value), op, reason, .. } = self.place(index) else {
+            let &Place { state: State::Ended(ended, value), op, reason, counts, .. } = self.place(index)
+            else {
                 break;
             };
             if self.fault.is_some() && self.mutant.is("devq-stops-at-failure") {
                 break;
             }
-            let status = if self.fault.is_some() { Status::Flushed } else { status };
+            let status = if self.fault.is_some() { Status::Flushed } else { ended };
+            let is_lost = counts.is_some() && ended == Status::Done && status != Status::Done;
+            if is_lost && !self.mutant.is("devq-flushed-counts-are-silent") {
+                // It ended well behind one that had not, and will not be counted: whoever waits for that hears of it first.
+                self.fail(index, status, 0);
+                continue;
+            }
             if status != Status::Done && self.fault.is_none() {
                 self.tell_fault(Fault { first_bad: index, status, reason });
             }
             self.tell_completion(index, Completion { status, op, value });
-            *self.place_mut(index) = Place::default();
+            let place = core::mem::take(self.place_mut(index));
+            if status == Status::Done {
+                self.leave_count(index, &place);
+            }
             index = index.wrapping_add(1);
         }
         self.completed = index;
     }
 
+    /// An entry that has completed leaves its counter to be raised.
+    #[inline]
+    fn leave_count(&mut self, index: u64, place: &Place) {
+        if let (Some((at, poisoned)), Some(value)) = (place.target, place.counts) {
+            self.due.push((index, Job::Count { at, value, poisoned }));
+        }
+    }
+
     /// Tells of all that has completed, once.
+    #[inline]
     fn tell_frontier(&mut self) {
         if self.told == self.completed {
             return;
@@ -556,13 +570,14 @@ impl<M: Memory> Consumer<M> {
         self.memory.store(at::ERROR, 1 | bits << 32, Release);
     }
 
+    #[inline]
     fn tell_completion(&self, index: u64, completion: Completion) {
         let place = self.shape.completion(index);
         let head = completion.head(&self.shape, index);
         let head =
             if self.mutant.is("devq-owner-of-index") { head & !(1 << 56) | (index & 1) << 56 } else { head };
         if !self.mutant.is("devq-completion-torn") {
-            self.memory.store(place, Completion::writing(&self.shape, index), Relaxed);
+            self.memory.store(place, Completion::writing_of(head), Relaxed);
             self.memory.fence(Release);
         }
         self.memory.store(place + 8, completion.value, Relaxed);

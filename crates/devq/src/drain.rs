@@ -8,19 +8,14 @@ use trunkline_proto::mutant::Mutant;
 use trunkline_proto::wire::devq::Companion;
 
 use crate::bells::BellPage;
-use crate::consumer::{Consumer, Progress, Rules};
-use crate::job::{Job, Outcome};
+use crate::consumer::Consumer;
+use crate::job::{Outcome, Port, Rules};
 use crate::memory::Memory;
+use crate::progress::Progress;
 use crate::queue::Queue;
 
 /// Jobs of one queue that begin in one pass, before the next queue has its turn.
 pub const BATCH: u32 = 16;
-
-/// Executes jobs.
-pub trait Port {
-    /// Begins a job of a queue, by the queue's number; how it ended, if it has, else [`Drain::end`] is called later.
-    fn begin(&mut self, queue: u32, index: u64, job: &Job) -> Option<Outcome>;
-}
 
 /// What a pass did.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
@@ -57,7 +52,12 @@ pub struct Drain<M> {
     mutant: Mutant,
 }
 
+#[inline]
 fn find(by_number: &[(u32, usize)], number: u32) -> Option<usize> {
+    // Mostly they are the numbers from 0 on.
+    if let Some(&(_, member)) = by_number.get(number as usize).filter(|known| known.0 == number) {
+        return Some(member);
+    }
     let at = by_number.binary_search_by_key(&number, |&(number, _)| number).ok()?;
     by_number.get(at).map(|&(_, member)| member)
 }
@@ -139,17 +139,25 @@ impl<M: Memory + Clone> Drain<M> {
             while bits != 0 {
                 let bell = self.page.bells().bell_of(group, bits.trailing_zeros());
                 bits &= bits - 1;
-                let says = before.get(bell as usize).copied();
+                let is_early = self.mutant.is("devq-bell-before-bits");
+                let says = before.get(bell as usize).copied().filter(|_| is_early);
                 self.rung(bell, says.unwrap_or_else(|| self.page.look(bell)));
             }
         }
         let mut pass = Pass::default();
         let mut busy = core::mem::take(&mut self.busy);
-        busy.retain(|at| {
-            pass.begun += self.turn(*at, port);
-            self.members.get(*at).is_some_and(|member| member.is_busy)
-        });
-        pass.busy = busy.len() as u32;
+        let mut kept = 0;
+        for place in 0..busy.len() {
+            let Some(&at) = busy.get(place) else { break };
+            let (begun, stays) = self.turn(at, port);
+            pass.begun += begun;
+            if let Some(stay) = busy.get_mut(kept).filter(|_| stays) {
+                *stay = at;
+                kept += 1;
+            }
+        }
+        busy.truncate(kept);
+        pass.busy = kept as u32;
         self.busy = busy;
         pass
     }
@@ -168,17 +176,17 @@ impl<M: Memory + Clone> Drain<M> {
         }
     }
 
-    /// One queue's turn; how many jobs began.
-    fn turn(&mut self, at: usize, port: &mut impl Port) -> u32 {
+    /// One queue's turn; how many jobs began, and whether something is left to do.
+    #[inline]
+    fn turn(&mut self, at: usize, port: &mut impl Port) -> (u32, bool) {
         let Self { members, progress, by_number, .. } = self;
-        let Some(member) = members.get_mut(at) else { return 0 };
-        let number = member.queue.shape().number();
+        let Some(member) = members.get_mut(at) else { return (0, false) };
         let others = |queue| find(by_number, queue).and_then(|at| progress.get(at)).copied();
-        let begun = member.consumer.turn(BATCH, &others, |index, job| port.begin(number, index, job));
+        let begun = member.consumer.turn(BATCH, &others, port);
         member.is_busy = !member.consumer.is_idle();
         if let Some(progress) = progress.get_mut(at) {
             *progress = member.consumer.progress();
         }
-        begun
+        (begun, member.is_busy)
     }
 }

@@ -85,7 +85,7 @@ TRUNKLINE_FN void expires(const Job &job, const Me &me) {
 
 TRUNKLINE_CALL void puts_and_gets(const Job &job, const Channel &channel, Checks &checks) {
     Budget budget = patience(job);
-    With none = {nullptr, nullptr, false, false};
+    With none = {nullptr, nullptr, false, false, false};
     Put done = {0, {0, 0, 0}, {0, 0, 0}};
     u64 value = 0, number = 42;
     sys_store(job.data, 1234567);
@@ -93,7 +93,7 @@ TRUNKLINE_CALL void puts_and_gets(const Job &job, const Channel &channel, Checks
     check(checks, bad(wait_local(channel, done, budget)));
     check(checks, data_at(job, 4096) != 1234567);                                                           // 2
     Addition signal = raise(job, 0, 1), counter = raise(job, 1, 1);
-    With both = {&signal, &counter, false, false};
+    With both = {&signal, &counter, false, false, false};
     check(checks, bad(put(channel, Bytes{here(job, 4096), there(job, 6144), 64}, both, budget, done)));     // 3
     check(checks, bad(wait(slot_of(job, 0), Condition{AT_LEAST, 1}, budget, value)));
     check(checks, data_at(job, 6144) != 1234567 || value != 1);                                             // 5
@@ -176,7 +176,7 @@ TRUNKLINE_CALL void operations(const Job &job, const Me &me) {
     meet(me.group);
     Group group = me.group;
     Addition signal = raise(job, 7, 1);
-    With with = {&signal, nullptr, false, false};
+    With with = {&signal, nullptr, false, false, false};
     Bytes bytes = {here(job, 0), there(job, 20480), 1000};
     Put done = {0, {0, 0, 0}, {0, 0, 0}};
     u64 value = 0;
@@ -227,7 +227,7 @@ TRUNKLINE_CALL void exchange(const Job &job, const Me &me) {
     Ticket ticket = {0, 0, 0};
     u64 words = job.bytes / 8, failed = 0, late = 0, value = 0;
     Addition come = raise(job, 0, 1), taken = raise(job, 1, 1);
-    With with = {&come, nullptr, false, false};
+    With with = {&come, nullptr, false, false, false};
     for (u64 round = 1; round <= job.rounds && failed == 0; round++) {
         if (me.block == 0) {
             for (u64 at = group.rank; at < words; at += group.size) dev_store_relaxed(job.data + at, round);
@@ -250,7 +250,7 @@ TRUNKLINE_CALL void endure(const Job &job, const Me &me) {
     Channel channel = channel_of(job, me, lanes);
     Budget budget = patience(job);
     Addition signal = raise(job, 0, 1);
-    With with = {&signal, nullptr, false, false};
+    With with = {&signal, nullptr, false, false, false};
     Put done = {0, {0, 0, 0}, {0, 0, 0}};
     u64 value = 0;
     const View &view = *lanes[0].main;
@@ -321,7 +321,7 @@ TRUNKLINE_CALL void ring(const Job &job, const Me &me) {
     u64 *out = job.data, *in = out + words, *sums = in + words;
     u64 next = (job.peer + 1) % job.number, before = (job.peer + job.number - 1) % job.number;
     Addition come = raise_at(job, next, 0, 1), taken = raise_at(job, before, 1, 1);
-    With with = {&come, nullptr, false, false};
+    With with = {&come, nullptr, false, false, false};
     for (u64 at = group.rank; at < words; at += group.size) dev_store_relaxed(sums + at, dev_load_relaxed(out + at));
     for (u64 step = 1; step < job.number && failed == 0; step++) {
         failed += bad(put(group, channel, Bytes{here(job, 0), at_rank(job, next, job.bytes), job.bytes}, with, budget, done));

@@ -1,12 +1,13 @@
 //! A lane towards another process: a queue, and its companion once somebody counts. Both APIs ([`original`](crate::original),
 //! [`successor`](crate::successor)) write their entries by it.
 
-use trunkline_proto::wire::devq::{Atomic, Entry, Fence, LENGTH_MAX, Local, Remote, Work};
+use trunkline_proto::wire::devq::{Atomic, Count, Entry, Fence, LENGTH_MAX, Local, Remote, Work};
 
 use crate::budget::Budget;
 use crate::error::WaitError;
 use crate::memory::Memory;
-use crate::queue::{Queue, Refusal, Reservation, Ticket};
+use crate::queue::{Queue, Refusal, Ticket};
+use crate::reservation::Reservation;
 
 /// Finds the queue of a number, when the host has made a companion. Who has the table implements it.
 pub trait Directory<M> {
@@ -77,12 +78,16 @@ impl Bytes {
         self.piece(offset, if left < LENGTH_MAX { left } else { LENGTH_MAX })
     }
 
+    const fn last_share(&self, threads: u32) -> u64 {
+        self.len - self.len / threads as u64 * (threads as u64 - 1)
+    }
+
     /// The WRITE of one of the threads of a group: as many bytes as each other, and the last one has what remains; a NOP for none.
     #[must_use]
     pub const fn share(&self, thread: u32, threads: u32) -> Entry {
         let each = self.len / threads as u64;
         let offset = each * thread as u64;
-        let len = if thread + 1 == threads { self.len - offset } else { each };
+        let len = if thread + 1 == threads { self.last_share(threads) } else { each };
         if len == 0 { Entry::new(Work::Nop) } else { self.piece(offset, len) }
     }
 
@@ -114,6 +119,43 @@ impl Addition {
         let Self { at, value, poisoned } = *self;
         Entry::new(Work::Atomic { at, change: Atomic::Add(value), poisoned })
     }
+
+    /// A WRITE that raises this counter of its own process once it has completed; `None` of another entry, of a word that is not aligned, or if
+    /// there is more to add than an entry has room for.
+    #[must_use]
+    pub fn with(&self, write: Entry) -> Option<Entry> {
+        let at = Local { addr: self.at.addr, key: self.at.key };
+        let count = Count { at, value: self.value as u32, poisoned: self.poisoned };
+        let work = write.work.counted(count).filter(|_| self.fits_entry())?;
+        Some(Entry { work, ..write })
+    }
+
+    /// Whether an entry has room for it.
+    const fn fits_entry(&self) -> bool {
+        self.value <= u32::MAX as u64 && self.at.addr.is_multiple_of(8)
+    }
+
+    /// Whether the last WRITE of some bytes can raise it, where each of so many threads writes its share; 0: in pieces that an entry has room for.
+    pub(crate) const fn fits(&self, bytes: &Bytes, threads: u32) -> bool {
+        self.fits_entry() && (threads == 0 || bytes.last_share(threads) <= LENGTH_MAX)
+    }
+}
+
+/// What goes with bytes that are written.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Beside {
+    /// Behind the last WRITE.
+    pub(crate) behind: Option<Entry>,
+    /// Raised by the last WRITE.
+    pub(crate) counter: Option<Addition>,
+}
+
+impl Beside {
+    /// The last WRITE, with what it raises.
+    #[inline]
+    fn last(&self, write: Entry) -> Entry {
+        self.counter.and_then(|counter| counter.with(write)).unwrap_or(write)
+    }
 }
 
 /// A queue and its companion.
@@ -134,50 +176,89 @@ impl<M: Memory, D: Directory<M>> Lane<M, D> {
         behind: Option<Entry>,
         budget: &mut impl Budget,
     ) -> Result<[Ticket; 2], OpError> {
+        let tickets = self.publish(bytes, &Beside { behind, counter: None }, budget)?;
+        self.main.submit(tickets[1].index.wrapping_add(1));
+        Ok(tickets)
+    }
+
+    /// The same, but what fits into the queue last is not submitted: that is the caller's to do at once.
+    #[inline]
+    pub(crate) fn publish(
+        &self,
+        bytes: &Bytes,
+        beside: &Beside,
+        budget: &mut impl Budget,
+    ) -> Result<[Ticket; 2], OpError> {
         bytes.check()?;
+        if bytes.len > LENGTH_MAX {
+            return self.publish_pieces(bytes, beside, budget);
+        }
+        let write = bytes.piece(0, bytes.len);
+        if beside.behind.is_none() && beside.counter.is_none() {
+            match self.main.place_now([write]) {
+                Ok(ticket) => return Ok([ticket; 2]),
+                Err(Some(early)) => return Ok([publish(early, budget)?; 2]),
+                Err(None) => {}
+            }
+        }
+        let write = beside.last(write);
+        let Some(behind) = beside.behind else {
+            return Ok([self.main.place(&[write], budget)?; 2]);
+        };
+        let last = self.main.place(&[write, behind], budget)?;
+        Ok([Ticket { index: last.index.wrapping_sub(1), ..last }, last])
+    }
+
+    fn publish_pieces(
+        &self,
+        bytes: &Bytes,
+        beside: &Beside,
+        budget: &mut impl Budget,
+    ) -> Result<[Ticket; 2], OpError> {
         let (writes, depth) = (bytes.entries(), u64::from(self.main.shape().depth()));
-        let total = writes + u64::from(behind.is_some());
+        let total = writes + u64::from(beside.behind.is_some());
         let (mut next, mut last_write) = (0, None);
         loop {
             let count = (total - next).min(depth);
             let mut reservation = self.main.reserve_within(count as u32, budget)?;
             for nth in next..next + count {
-                let entry = behind.filter(|_| nth == writes).unwrap_or_else(|| bytes.nth(nth));
+                let write = || if nth + 1 == writes { beside.last(bytes.nth(nth)) } else { bytes.nth(nth) };
+                let entry = beside.behind.filter(|_| nth == writes).unwrap_or_else(write);
                 let ticket = reservation.write(&entry);
                 last_write = if nth < writes { ticket } else { last_write };
             }
             let last = publish(reservation, budget)?;
-            self.main.submit(last.index.wrapping_add(1));
             next += count;
             if next == total {
                 return Ok([last_write.unwrap_or(last), last]);
             }
+            self.main.submit(last.index.wrapping_add(1));
         }
     }
 
-    /// Writes the shares of a group's threads, by one reservation; the ticket of the last one.
-    pub(crate) fn write_shares(
+    /// Writes the shares of a group's threads, by one reservation, and submits nothing, as [`publish`](Self::publish).
+    pub(crate) fn publish_shares(
         &self,
         bytes: &Bytes,
         threads: u32,
-        behind: Option<Entry>,
+        beside: &Beside,
         budget: &mut impl Budget,
     ) -> Result<[Ticket; 2], OpError> {
         bytes.check()?;
-        let count = threads.saturating_add(u32::from(behind.is_some()));
+        let count = threads.saturating_add(u32::from(beside.behind.is_some()));
         if threads == 0 || count > self.main.shape().depth() {
             return Err(OpError::Group(threads));
         }
         let mut reservation = self.main.reserve_within(count, budget)?;
         for thread in 0..threads {
-            let _ = reservation.write(&bytes.share(thread, threads));
+            let share = bytes.share(thread, threads);
+            let _ = reservation.write(&if thread + 1 == threads { beside.last(share) } else { share });
         }
         let last_share = reservation.first().wrapping_add(u64::from(threads) - 1);
-        if let Some(entry) = behind {
+        if let Some(entry) = beside.behind {
             let _ = reservation.write(&entry);
         }
         let last = publish(reservation, budget)?;
-        self.main.submit(last.index.wrapping_add(1));
         Ok([Ticket { index: last_share, ..last }, last])
     }
 
@@ -187,7 +268,10 @@ impl<M: Memory, D: Directory<M>> Lane<M, D> {
     }
 
     /// The companion, which the host makes when it is first asked for.
-    pub(crate) fn companion(&self, budget: &mut impl Budget) -> Result<Queue<M>, OpError> {
+    ///
+    /// # Errors
+    /// [`OpError::Companion`].
+    pub fn companion(&self, budget: &mut impl Budget) -> Result<Queue<M>, OpError> {
         let number = self.main.companion_within(budget).map_err(OpError::Companion)?;
         self.directory.find(number).ok_or(OpError::Companion(WaitError::Refused))
     }
@@ -202,6 +286,49 @@ impl<M: Memory, D: Directory<M>> Lane<M, D> {
     ) -> Result<Ticket, OpError> {
         let wait = Entry::new(Work::Wait { queue: of.queue, index: of.index });
         Ok(companion.post(&[wait, counter.entry()], budget)?)
+    }
+
+    /// Submits what was published up to `last`, and has the companion count an entry of it when that has completed: by one look of the engine
+    /// at both queues, if the companion has room.
+    pub(crate) fn submit_and_count(
+        &self,
+        last: Ticket,
+        companion: &Queue<M>,
+        of: Ticket,
+        counter: &Addition,
+        budget: &mut impl Budget,
+    ) -> Result<(), OpError> {
+        let end = last.index.wrapping_add(1);
+        let wait = Entry::new(Work::Wait { queue: of.queue, index: of.index });
+        let early = match companion.place_now([wait, counter.entry()]) {
+            Ok(counted) => {
+                self.main.submit_both(end, companion, counted.index.wrapping_add(1));
+                return Ok(());
+            }
+            Err(early) => early,
+        };
+        // Nothing is waited for before the first queue is submitted.
+        self.main.submit(end);
+        let Some(early) = early else { return self.count(companion, of, counter, budget).map(drop) };
+        let counted = publish(early, budget)?;
+        companion.submit(counted.index.wrapping_add(1));
+        Ok(())
+    }
+
+    /// Writes bytes, and has the companion raise a counter when they are written; the ticket of the last WRITE.
+    ///
+    /// # Errors
+    /// [`OpError`]; before [`OpError::Refused`] of the companion, the bytes have been posted.
+    pub fn write_and_count(
+        &self,
+        companion: &Queue<M>,
+        bytes: &Bytes,
+        counter: &Addition,
+        budget: &mut impl Budget,
+    ) -> Result<Ticket, OpError> {
+        let [write, last] = self.publish(bytes, &Beside::default(), budget)?;
+        self.submit_and_count(last, companion, write, counter, budget)?;
+        Ok(write)
     }
 
     /// Adds to a word of the other process.

@@ -5,7 +5,7 @@
 //!
 //! - [`memory`]: what the protocol asks of memory; the words of this process, or any others behind the same trait.
 //! - [`raw`]: words at an address. All unsafe code is there, but what the feature `cuda` adds.
-//! - [`queue`]: the producer's side: [`Queue`], [`Reservation`], [`Ticket`], and waiting.
+//! - [`queue`], [`reservation`]: the producer's side: [`Queue`], [`Reservation`], [`Ticket`], and waiting.
 //! - [`bells`]: doorbells, and the bits that tell which have been rung.
 //! - [`slot`]: signals and counters, their poison, and their epochs.
 //! - [`consumer`]: the engine's side of one queue: order, fences, WAIT, completions, errors.
@@ -38,21 +38,32 @@ pub mod memory;
 #[cfg(feature = "cuda")]
 pub mod nvrtc;
 pub mod original;
+mod place;
+pub mod progress;
 pub mod queue;
 pub mod raw;
+pub mod reservation;
 pub mod slot;
 pub mod successor;
 pub mod verdict;
 pub mod view;
 
 pub use bells::{Bell, BellPage};
+<<<<<<< HEAD
 pub use budget::{Budget, Forever, Looks, OrDie, Until};
 pub use consumer::{Consumer, Progress, Rules, Step};
 pub use drain::{Drain, Pass, Port};
+=======
+pub use budget::{Budget, Forever, Looks, Until};
+pub use consumer::Consumer;
+pub use drain::{Drain, Pass};
+>>>>>>> i10fast
 pub use error::{Fault, WaitError};
-pub use job::{Job, Outcome};
+pub use job::{Job, Outcome, Port, Rules, Step, WINDOW_MAX};
 pub use lane::{Addition, Bytes, Directory, Lane, OpError};
 pub use memory::{HeapWords, Memory, heap};
-pub use queue::{Poll, Queue, Refusal, Reservation, Rung, Ticket};
+pub use progress::Progress;
+pub use queue::{Poll, Queue, Refusal, Rung, Ticket};
+pub use reservation::Reservation;
 pub use slot::{Condition, Slot, Slots};
 pub use view::View;

@@ -66,6 +66,12 @@ pub trait Memory {
         self.fence(Ordering::SeqCst);
     }
 
+    /// Whether both are the same words. Who cannot tell says no.
+    #[inline]
+    fn is_same(&self, other: &Self) -> bool {
+        core::ptr::eq(self, other)
+    }
+
     /// Lets others go on, between two looks of a wait.
     fn pause(&self);
 
@@ -225,6 +231,11 @@ macro_rules! through {
             #[inline]
             fn store_fenced(&self, at: u64, value: u64) {
                 (**self).store_fenced(at, value);
+            }
+
+            #[inline]
+            fn is_same(&self, other: &Self) -> bool {
+                (**self).is_same(other)
             }
 
             #[inline]

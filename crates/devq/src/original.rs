@@ -8,7 +8,7 @@ use trunkline_proto::wire::devq::{Entry, Fence, Inline, Remote, Work};
 
 use crate::budget::Budget;
 use crate::error::WaitError;
-use crate::lane::{Addition, Bytes, Directory, Lane, OpError};
+use crate::lane::{Addition, Beside, Bytes, Directory, Lane, OpError};
 use crate::memory::Memory;
 use crate::queue::Ticket;
 use crate::slot::{Condition, Slot};
@@ -55,7 +55,9 @@ impl<M: Memory, D: Directory<M>> Peer<M, D> {
         threads: u32,
         budget: &mut impl Budget,
     ) -> Result<Ticket, OpError> {
-        self.0.write_shares(bytes, threads, None, budget).map(|[_, last]| last)
+        let [_, last] = self.0.publish_shares(bytes, threads, &Beside::default(), budget)?;
+        self.0.main.submit(last.index.wrapping_add(1));
+        Ok(last)
     }
 
     /// Writes bytes, and then raises a signal behind a fence; the signal's ticket. Two doorbells.
@@ -104,8 +106,9 @@ impl<M: Memory, D: Directory<M>> Peer<M, D> {
         budget: &mut impl Budget,
     ) -> Result<(), OpError> {
         let companion = self.0.companion(budget)?;
-        let [_, last] = self.0.write(bytes, Some(signal.entry()), budget)?;
-        self.0.count(&companion, last, counter, budget).map(|_| ())
+        let beside = Beside { behind: Some(signal.entry()), counter: None };
+        let [_, last] = self.0.publish(bytes, &beside, budget)?;
+        self.0.submit_and_count(last, &companion, last, counter, budget)
     }
 
     /// Raises a signal, and counts that here once its entry has completed.

@@ -8,17 +8,14 @@ use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 
 use trunkline_proto::mutant::Mutant;
 use trunkline_proto::wire::devq::{
-    Aborted, Companion, Completion, Entry, Frontier, Owner, Shape, ShapeError, Status, Work, at, is_before,
+    Aborted, Companion, Completion, Entry, Frontier, Owner, Shape, ShapeError, Status, at, is_before,
 };
 
 use crate::bells::{Bell, BellPage};
 use crate::budget::Budget;
 use crate::error::{Fault, WaitError};
 use crate::memory::Memory;
-
-/// How often somebody who leaves a reservation tries to publish NOPs in its place. Those before him are about to publish, unless they
-/// have left in the middle.
-const LEAVING_LOOKS_MAX: u32 = 1 << 10;
+use crate::reservation::Reservation;
 
 /// A queue, as its producers see it. Any number of threads may use it through one or several of these.
 #[derive(Clone, Debug)]
@@ -179,21 +176,7 @@ impl<M: Memory> Queue<M> {
     /// # Errors
     /// [`Refusal`]; nothing was taken.
     pub fn reserve(&self, count: u32) -> Result<Reservation<'_, M>, Refusal> {
-        let depth = self.shape.depth();
-        if count == 0 || count > depth {
-            return Err(Refusal::TooMany { asked: count, depth });
-        }
-        let mut first = self.memory.load(at::RESERVED, Relaxed);
-        loop {
-            let end = first.wrapping_add(count.into());
-            if !self.has_room(end) {
-                return Err(self.over().map_or(Refusal::Busy, Refusal::Over));
-            }
-            match self.memory.compare_exchange(at::RESERVED, first, end, Relaxed) {
-                Ok(_) => return Ok(Reservation { queue: self, first, count, written: 0, is_open: true }),
-                Err(other) => first = other,
-            }
-        }
+        self.take(count).map(|first| self.reserved(first, count))
     }
 
     /// As [`reserve`](Self::reserve), and waits for room.
@@ -205,12 +188,63 @@ impl<M: Memory> Queue<M> {
         count: u32,
         budget: &mut impl Budget,
     ) -> Result<Reservation<'_, M>, Refusal> {
+        self.take_within(count, budget).map(|first| self.reserved(first, count))
+    }
+
+    const fn reserved(&self, first: u64, count: u32) -> Reservation<'_, M> {
+        Reservation::new(self, first, count, 0)
+    }
+
+    #[inline]
+    fn take_within(&self, count: u32, budget: &mut impl Budget) -> Result<u64, Refusal> {
         loop {
-            match self.reserve(count) {
+            match self.take(count) {
                 Err(Refusal::Busy) if budget.goes_on() => self.memory.pause(),
                 result => return result,
             }
         }
+    }
+
+    /// The first of the places.
+    #[inline]
+    fn take(&self, count: u32) -> Result<u64, Refusal> {
+        let depth = self.shape.depth();
+        if count == 0 || count > depth {
+            return Err(Refusal::TooMany { asked: count, depth });
+        }
+        let mut first = self.memory.load(at::RESERVED, Relaxed);
+        loop {
+            let end = first.wrapping_add(count.into());
+            if !self.has_room(end) {
+                return Err(self.over().map_or(Refusal::Busy, Refusal::Over));
+            }
+            match self.memory.compare_exchange(at::RESERVED, first, end, Relaxed) {
+                Ok(_) => return Ok(first),
+                Err(other) => first = other,
+            }
+        }
+    }
+
+    #[inline(always)]
+    pub(crate) fn put(&self, index: u64, entry: &Entry) {
+        self.memory.put_entry(self.shape.entry(index), &entry.to_words(index, self.shape.is_checked()));
+    }
+
+    /// Publishes what was written from `first` to before `end`, if it is the turn of that. Nobody else changes the word then, so it takes no
+    /// exchange.
+    #[inline]
+    pub(crate) fn publish(&self, first: u64, end: u64) -> bool {
+        if self.mutant.is("devq-publishes-out-of-order") {
+            self.memory.advance(at::READY, end, AcqRel);
+            return true;
+        }
+        let is_relaxed = self.mutant.is("devq-publishes-relaxed");
+        let (before, after) = if is_relaxed { (Relaxed, Relaxed) } else { (Acquire, Release) };
+        if self.memory.load(at::READY, before) != first {
+            return false;
+        }
+        self.memory.store(at::READY, end, after);
+        true
     }
 
     /// Whether the place before `end` is free: what lay there a lap ago has completed. First by what some producer has seen, as
@@ -229,20 +263,54 @@ impl<M: Memory> Queue<M> {
 
     /// Tells the engine of all before `end`, which were published. One doorbell does for all who ask at the same time.
     pub fn submit(&self, end: u64) -> Rung {
+        let Some(to) = self.raise(end) else { return Rung::Covered };
+        self.ring(to);
+        Rung::Yes
+    }
+
+    /// Raises the counter of what was submitted; where it is now, if that was needed.
+    #[inline]
+    fn raise(&self, end: u64) -> Option<u64> {
         let memory = &self.memory;
         if !is_before(memory.advance(at::SUBMITTED, end, SeqCst), end) {
-            return Rung::Covered;
+            return None;
         }
-        let mut to = memory.load(at::SUBMITTED, SeqCst);
+        Some(memory.load(at::SUBMITTED, SeqCst))
+    }
+
+    /// Rings until the doorbell says what was submitted.
+    #[inline]
+    fn ring(&self, mut to: u64) {
         loop {
             // Who raised the counter before the last doorbell was stored is seen by whoever stored that one: of two that store
             // in the wrong order, the one that did so last looks after the other has raised the counter.
             self.bell.ring(to);
-            let now = memory.load(at::SUBMITTED, SeqCst);
+            let now = self.memory.load(at::SUBMITTED, SeqCst);
             if now == to || self.mutant.is("devq-no-second-look") {
-                return Rung::Yes;
+                return;
             }
             to = now;
+        }
+    }
+
+    /// As [`submit`](Self::submit) of this queue and of another one, and the engine is told once where their doorbells are side by side.
+    pub fn submit_both(&self, end: u64, other: &Self, others_end: u64) {
+        if !self.bell.is_beside(&other.bell) {
+            self.submit(end);
+            other.submit(others_end);
+            return;
+        }
+        let (ours, theirs) = (self.raise(end), other.raise(others_end));
+        let (Some(ours), Some(theirs)) = (ours, theirs) else {
+            ours.into_iter().for_each(|to| self.ring(to));
+            return theirs.into_iter().for_each(|to| other.ring(to));
+        };
+        self.bell.ring_both(ours, &other.bell, theirs);
+        for (queue, to) in [(self, ours), (other, theirs)] {
+            let now = queue.memory.load(at::SUBMITTED, SeqCst);
+            if now != to && !self.mutant.is("devq-no-second-look") {
+                queue.ring(now);
+            }
         }
     }
 
@@ -252,14 +320,54 @@ impl<M: Memory> Queue<M> {
     /// [`Refusal`]. [`Refusal::Busy`] once the time is over; where that was only while those before were not published, the queue has
     /// been aborted, as they are gone.
     pub fn post(&self, entries: &[Entry], budget: &mut impl Budget) -> Result<Ticket, Refusal> {
-        let count = u32::try_from(entries.len()).unwrap_or(u32::MAX);
-        let mut reservation = self.reserve_within(count, budget)?;
-        for entry in entries {
-            let _ = reservation.write(entry);
-        }
-        let ticket = reservation.publish_within(budget).map_err(|_left| Refusal::Busy)?;
+        let ticket = self.place(entries, budget)?;
         self.submit(ticket.index.wrapping_add(1));
         Ok(ticket)
+    }
+
+    /// As [`post`](Self::post), but nothing is submitted: that is the caller's to do at once.
+    #[inline]
+    pub(crate) fn place(&self, entries: &[Entry], budget: &mut impl Budget) -> Result<Ticket, Refusal> {
+        let first = self.take_within(u32::try_from(entries.len()).unwrap_or(u32::MAX), budget)?;
+        // What is given up becomes NOPs.
+        self.write_all(first, entries)
+            .or_else(|early| early.publish_within(budget).map_err(|_left| Refusal::Busy))
+    }
+
+    /// The same without waiting, of entries that are known where it is called: each is put together there in few instructions.
+    ///
+    /// # Errors
+    /// The reservation while those before it are not published; nothing if there is no room.
+    #[inline(always)]
+    pub(crate) fn place_now<const N: usize>(
+        &self,
+        entries: [Entry; N],
+    ) -> Result<Ticket, Option<Reservation<'_, M>>> {
+        let count = N as u32;
+        let first = self.take(count).map_err(|_| None)?;
+        for (nth, entry) in (0..).zip(&entries) {
+            self.put(first.wrapping_add(nth), entry);
+        }
+        let end = first.wrapping_add(count.into());
+        if self.publish(first, end) {
+            return Ok(self.ticket(end.wrapping_sub(1)));
+        }
+        Err(Some(Reservation::new(self, first, count, count)))
+    }
+
+    /// Writes and publishes entries in places that were taken for them.
+    #[inline]
+    fn write_all(&self, first: u64, entries: &[Entry]) -> Result<Ticket, Reservation<'_, M>> {
+        let mut end = first;
+        for entry in entries {
+            self.put(end, entry);
+            end = end.wrapping_add(1);
+        }
+        if self.publish(first, end) {
+            return Ok(self.ticket(end.wrapping_sub(1)));
+        }
+        let count = entries.len() as u32;
+        Err(Reservation::new(self, first, count, count))
     }
 
     /// Looks whether an entry is done.
@@ -404,127 +512,9 @@ impl<M: Memory> Queue<M> {
         })
     }
 
-    const fn ticket(&self, index: u64) -> Ticket {
+    #[inline]
+    pub(crate) const fn ticket(&self, index: u64) -> Ticket {
         Ticket { queue: self.shape.number(), epoch: self.shape.epoch(), index }
-    }
-}
-
-/// Places in a row that are one's own to write, until they are published.
-///
-/// Dropped before that, they become NOPs.
-#[derive(Debug)]
-#[must_use = "a reservation that is dropped becomes NOPs"]
-pub struct Reservation<'q, M: Memory> {
-    queue: &'q Queue<M>,
-    first: u64,
-    count: u32,
-    written: u32,
-    is_open: bool,
-}
-
-impl<'q, M: Memory> Reservation<'q, M> {
-    /// The number of the queue.
-    #[must_use]
-    pub const fn queue(&self) -> u32 {
-        self.queue.shape.number()
-    }
-
-    /// The first index.
-    #[must_use]
-    pub const fn first(&self) -> u64 {
-        self.first
-    }
-
-    /// How many places there are.
-    #[must_use]
-    pub const fn count(&self) -> u32 {
-        self.count
-    }
-
-    /// Writes the next entry; the ticket that it will have. `None` when all places are written.
-    #[must_use]
-    pub fn write(&mut self, entry: &Entry) -> Option<Ticket> {
-        if self.written == self.count {
-            return None;
-        }
-        let index = self.first.wrapping_add(self.written.into());
-        let Queue { memory, shape, .. } = self.queue;
-        let place = shape.entry(index);
-        memory.put_entry(place, &entry.to_words(index, shape.is_checked()));
-        self.written += 1;
-        Some(self.queue.ticket(index))
-    }
-
-    /// Publishes the entries, those that were not written as NOPs; the ticket of the last one. It can be submitted then.
-    ///
-    /// # Errors
-    /// The reservation again, while those before it are not published.
-    pub fn publish(mut self) -> Result<Ticket, Self> {
-        if self.try_publish() {
-            self.is_open = false;
-            return Ok(self.queue.ticket(self.end().wrapping_sub(1)));
-        }
-        Err(self)
-    }
-
-    /// As [`publish`](Self::publish), and waits for those before.
-    ///
-    /// # Errors
-    /// The reservation again, when the time is over or the queue was aborted.
-    pub fn publish_within(mut self, budget: &mut impl Budget) -> Result<Ticket, Self> {
-        loop {
-            if self.try_publish() {
-                self.is_open = false;
-                return Ok(self.queue.ticket(self.end().wrapping_sub(1)));
-            }
-            if self.queue.aborted().is_some() || !budget.goes_on() {
-                return Err(self);
-            }
-            self.queue.memory.pause();
-        }
-    }
-
-    /// Gives the places up: they become NOPs, and are published and submitted.
-    pub fn cancel(self) {
-        drop(self);
-    }
-
-    const fn end(&self) -> u64 {
-        self.first.wrapping_add(self.count as u64)
-    }
-
-    fn try_publish(&mut self) -> bool {
-        while self.written < self.count {
-            let _ = self.write(&Entry::new(Work::Nop));
-        }
-        let Queue { memory, mutant, .. } = self.queue;
-        if mutant.is("devq-publishes-out-of-order") {
-            memory.advance(at::READY, self.end(), AcqRel);
-            return true;
-        }
-        let order = if mutant.is("devq-publishes-relaxed") { Relaxed } else { AcqRel };
-        memory.compare_exchange(at::READY, self.first, self.end(), order).is_ok()
-    }
-}
-
-impl<M: Memory> Drop for Reservation<'_, M> {
-    fn drop(&mut self) {
-        if !self.is_open || self.queue.mutant.is("devq-leaves-a-hole") {
-            return;
-        }
-        self.written = 0;
-        for _ in 0..LEAVING_LOOKS_MAX {
-            if self.try_publish() {
-                self.queue.submit(self.end());
-                return;
-            }
-            if self.queue.aborted().is_some() {
-                return;
-            }
-            self.queue.memory.pause();
-        }
-        // Those before have left in the middle: nobody gets further than them, so everybody is told.
-        self.queue.abort(Aborted { status: Status::Abandoned, reason: 0 });
     }
 }
 

@@ -122,6 +122,7 @@ impl Slot {
     }
 
     /// What has been added since it began anew.
+    #[inline]
     pub fn read<M: Memory>(&self, memory: &M) -> u64 {
         // The base first: it never is ahead of a value that is read later.
         let base = self.base.map_or(0, |base| memory.load(base, Acquire));
@@ -186,6 +187,10 @@ impl Slot {
         mutant: Mutant,
     ) -> Result<u64, WaitError> {
         loop {
+            let value = self.read(memory);
+            if until.holds(value) {
+                return Ok(value);
+            }
             if self.look(memory, until, mutant)? {
                 return Ok(self.read(memory));
             }

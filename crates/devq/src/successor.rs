@@ -11,7 +11,7 @@ use trunkline_proto::wire::devq::{Atomic, Entry, Fence, Inline, LENGTH_MAX, Loca
 use crate::budget::Budget;
 use crate::channel::Channel as Recorded;
 use crate::error::WaitError;
-use crate::lane::{Addition, Bytes, Directory, Lane, OpError};
+use crate::lane::{Addition, Beside, Bytes, Directory, Lane, OpError};
 use crate::memory::Memory;
 use crate::queue::Ticket;
 
@@ -29,6 +29,9 @@ pub struct With {
     pub signal_per_lane: bool,
     /// The counter waits for the signal, as in the original, and not for the bytes.
     pub counter_after_signal: bool,
+    /// The counter is raised by the last WRITE's own entry, without a companion: where that is software, as it is for an engine of this project.
+    /// What an entry has no room for, and what waits for the signal, goes by the companion all the same.
+    pub counter_in_entry: bool,
 }
 
 /// What was put.
@@ -97,7 +100,7 @@ impl<'a, M: Memory, D: Directory<M>> Channel<'a, M, D> {
     /// # Errors
     /// [`OpError`]; of more GiB than the queue is deep the first may have been posted, and before [`OpError::Refused`] of the companion, bytes and signal have been posted.
     pub fn put(&self, bytes: &Bytes, with: &With, budget: &mut impl Budget) -> Result<Put, OpError> {
-        self.put_by(bytes, with, budget, |lane, behind, budget| lane.write(bytes, behind, budget))
+        self.put_by(bytes, with, 0, budget, |lane, beside, budget| lane.publish(bytes, beside, budget))
     }
 
     /// As [`put`](Self::put), each thread of a group its share.
@@ -111,8 +114,8 @@ impl<'a, M: Memory, D: Directory<M>> Channel<'a, M, D> {
         with: &With,
         budget: &mut impl Budget,
     ) -> Result<Put, OpError> {
-        self.put_by(bytes, with, budget, |lane, behind, budget| {
-            lane.write_shares(bytes, threads, behind, budget)
+        self.put_by(bytes, with, threads, budget, |lane, beside, budget| {
+            lane.publish_shares(bytes, threads, beside, budget)
         })
     }
 
@@ -120,23 +123,29 @@ impl<'a, M: Memory, D: Directory<M>> Channel<'a, M, D> {
         &self,
         bytes: &Bytes,
         with: &With,
+        threads: u32,
         budget: &mut B,
-        write: impl FnOnce(&Lane<M, D>, Option<Entry>, &mut B) -> Result<[Ticket; 2], OpError>,
+        publish: impl FnOnce(&Lane<M, D>, &Beside, &mut B) -> Result<[Ticket; 2], OpError>,
     ) -> Result<Put, OpError> {
         if bytes.len == 0 {
             return Err(OpError::Empty);
         }
         let (number, lane) = self.lane();
-        let companion = match with.counter {
+        let may_be = with.counter_in_entry && !with.counter_after_signal;
+        let in_entry = with.counter.filter(|counter| may_be && counter.fits(bytes, threads));
+        let companion = match with.counter.filter(|_| in_entry.is_none()) {
             Some(counter) => Some((lane.companion(budget)?, counter)),
             None => None,
         };
         let signal = with.signal.map(|signal| self.of_lane(signal, with, number).entry());
-        let [write, last] = write(lane, signal, budget)?;
+        let [write, last] = publish(lane, &Beside { behind: signal, counter: in_entry }, budget)?;
         let _ = self.recorded.record(number, last);
-        if let Some((companion, counter)) = companion {
-            let of = if with.counter_after_signal { last } else { write };
-            lane.count(&companion, of, &counter, budget)?;
+        match companion {
+            Some((companion, counter)) => {
+                let of = if with.counter_after_signal { last } else { write };
+                lane.submit_and_count(last, &companion, of, &counter, budget)?;
+            }
+            None => _ = lane.main.submit(last.index.wrapping_add(1)),
         }
         Ok(Put { lane: number, write, last })
     }

@@ -14,8 +14,8 @@ use std::sync::atomic::Ordering::{Acquire, Release};
 
 use trunkline_devq::channel::Channel;
 use trunkline_devq::{
-    BellPage, Condition, Drain, HeapWords, Looks, Memory, Poll, Queue, Refusal, Reservation, Rules, Slot,
-    Slots, Ticket, WaitError, heap,
+    Addition, BellPage, Condition, Drain, HeapWords, Looks, Memory, Poll, Queue, Refusal, Reservation, Rules,
+    Slot, Slots, Ticket, WaitError, heap,
 };
 use trunkline_proto::mutant::Mutant;
 use trunkline_proto::wire::devq::{
@@ -46,8 +46,17 @@ struct Put {
     words: u64,
     /// What its tickets are.
     tickets: [Ticket; 2],
-    /// The companion's entries, if it counts.
-    counts: bool,
+    /// Whether it counts, and what raises the counter.
+    counts: Counting,
+}
+
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Counting {
+    Nothing,
+    /// The companion's entries.
+    Companion,
+    /// The write itself.
+    Entry,
 }
 
 struct Open<'q> {
@@ -78,7 +87,7 @@ struct World<'q> {
 }
 
 fn rules(dice: &mut Dice, is_ordered: bool) -> Rules {
-    Rules { is_ordered, window: 1 + dice.below(5) as u32 }
+    Rules { is_ordered, me: 0, window: 1 + dice.below(5) as u32 }
 }
 
 fn run(seed: u64, mutant: Mutant) {
@@ -180,8 +189,14 @@ impl<'q> World<'q> {
         let (from, to) = (Local { addr, key: 9 }, Remote { peer: 1, addr, key: key::DATA });
         let signal = Remote { peer: 1, addr: slot.value, key: key::SIGNALS };
         let fence = [Fence::None, Fence::ReadsAndAtomics, Fence::All][self.dice.below(3) as usize];
-        let write =
-            reservation.write(&Entry::new(Work::Write { from, to, len: words * 8, imm: None })).unwrap();
+        let counts = match self.dice.below(4) {
+            0 | 1 => Counting::Companion,
+            2 => Counting::Entry,
+            _ => Counting::Nothing,
+        };
+        let write = Entry::new(Work::Write { from, to, len: words * 8, imm: None });
+        let raised = self.addition(number).with(write).filter(|_| counts == Counting::Entry);
+        let write = reservation.write(&raised.unwrap_or(write)).unwrap();
         let change = Work::Atomic { at: signal, change: Atomic::Add(1), poisoned: is_poisoned };
         let raise = reservation.write(&Entry::new(change).fenced(fence)).unwrap();
         assert!(reservation.write(&Entry::new(Work::Nop)).is_none());
@@ -192,9 +207,23 @@ impl<'q> World<'q> {
             addr,
             words,
             tickets: [write, raise],
-            counts: self.dice.one_in(2),
+            counts,
         };
         self.open.push(Open { reservation, put: Some(put), companion: false });
+    }
+
+    /// What is added to a queue's counter for a put.
+    fn addition(&self, queue: u32) -> Addition {
+        let slot = self.executor.counter_slots.slot(queue).unwrap();
+        let at = Remote { peer: 0, addr: slot.value, key: key::COUNTERS };
+        Addition { at, value: 3, poisoned: matches!(self.executor.counter_slots, Slots::Poisoned { .. }) }
+    }
+
+    /// Notes that a put's own entry will be counted.
+    fn note(&mut self, put: &Put) {
+        if put.counts == Counting::Entry {
+            *self.counted.entry(put.queue).or_default() += 3;
+        }
     }
 
     /// Has the put counted: its companion waits for the write, as the successor's does.
@@ -205,12 +234,8 @@ impl<'q> World<'q> {
             _ => return,
         }
         let Ok(mut reservation) = self.queues[number as usize].reserve(2) else { return };
-        let slot = self.executor.counter_slots.slot(put.queue).unwrap();
-        let at = Remote { peer: 0, addr: slot.value, key: key::COUNTERS };
-        let poisoned = matches!(self.executor.counter_slots, Slots::Poisoned { .. });
-        let change = Work::Atomic { at, change: Atomic::Add(3), poisoned };
         let _ = reservation.write(&common::wait(put.queue, put.write)).unwrap();
-        let _ = reservation.write(&Entry::new(change)).unwrap();
+        let _ = reservation.write(&self.addition(put.queue).entry()).unwrap();
         *self.counted.entry(put.queue).or_default() += 3;
         self.open.push(Open { reservation, put: None, companion: true });
     }
@@ -239,7 +264,8 @@ impl<'q> World<'q> {
                     if self.dice.one_in(2) {
                         assert!(self.channel.record(put.queue, put.tickets[1]));
                     }
-                    if put.counts {
+                    self.note(&put);
+                    if put.counts == Counting::Companion {
                         self.count(&put);
                     }
                 }
@@ -428,7 +454,7 @@ impl<'q> World<'q> {
             let slot = self.executor.counter_slots.slot(queue).unwrap();
             let counted = slot.read(&self.executor.counters);
             let done = |put: &&Put| self.queues[queue as usize].poll(put.tickets[0]) == Ok(Poll::Done);
-            let puts = self.puts.iter().filter(|put| put.queue == queue && put.counts);
+            let puts = self.puts.iter().filter(|put| put.queue == queue && put.counts != Counting::Nothing);
             let most = puts.filter(done).count() as u64 * 3;
             assert!(counted <= most, "I7: counter {queue} says {counted}, and {most} have completed");
             assert!(counted <= self.counted.get(&queue).copied().unwrap_or(0));
@@ -449,6 +475,7 @@ impl<'q> World<'q> {
                     let ticket = reservation.publish().ok().unwrap();
                     self.unsubmitted.push(ticket);
                     self.tickets.push(ticket);
+                    put.iter().for_each(|put| self.note(put));
                     self.puts.extend(put);
                 }
             }
@@ -465,6 +492,9 @@ impl<'q> World<'q> {
                 break;
             }
         }
+        // What was told of last may leave a counter to be raised.
+        self.pass();
+        self.look();
         self.look_at_the_end();
     }
 

@@ -15,7 +15,7 @@ use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use trunkline_devq::{Memory, View, header};
 use trunkline_proto::wire::devq::{
-    Aborted, BELLS_MAX, Bells, Companion, DEPTH_MAX, DEPTH_MIN, Entry, Frontier, INLINE_BYTES_MAX,
+    Aborted, BELLS_MAX, Bells, Companion, Count, DEPTH_MAX, DEPTH_MIN, Entry, Frontier, INLINE_BYTES_MAX,
     LENGTH_MAX, Shape, Status, VERSION, Work, at,
 };
 
@@ -262,6 +262,35 @@ fn counters_wait_for_the_right_entry() {
         }
         let counted = both(pair, rust, 42, &[1, 2, 0, 8, 0, 0, 0, 0, 0, 0]);
         assert_eq!(counted[1..6], [0, 0, 0, 0, 8], "twice four, once each");
+    });
+}
+
+/// A counter that the last WRITE raises itself; where an entry cannot have it, the companion does.
+#[test]
+fn a_counter_in_the_entry() {
+    trace(PLAN, "counters in entries of the device header", |pair, rust| {
+        with_companion(pair);
+        let first = pair.plan.first;
+        let out = both(pair, rust, 10, &[1, 0, 0, 8, 16 | 3, 1, 3, 2, 4, 0]);
+        assert_eq!(out[6..], [first, first.wrapping_add(1)]);
+        both(pair, rust, 11, &[1, 0, 0, 20, 16 | 2, 1, 3, 3, 5, 3]);
+        let counts: Vec<_> = works(pair, 0, first, 5).iter().map(|entry| entry.work.count()).collect();
+        let count = |id, value: u64| {
+            let at = signal(id, 0).at;
+            let at = trunkline_proto::wire::devq::Local { addr: at.addr, key: at.key };
+            Some(Count { at, value: value as u32, poisoned: true })
+        };
+        assert_eq!(counts, [count(2, 4), None, None, None, count(3, 5)]);
+        assert_eq!(pair.header.page.look(1), first, "nothing of the companion's");
+        both(pair, rust, 10, &[1, 0, 0, 8, 16 | 2, 1, 3, 2, 1 << 32, 0]);
+        both(pair, rust, 10, &[1, 0, 0, 8, 16 | 11, 1, 3, 2, 4, 0]);
+        assert_eq!(pair.header.page.look(1), first.wrapping_add(4), "the companion counts");
+        while pair.header.pass() + pair.rust.pass() > 0 {
+            pair.compare();
+        }
+        let counted = both(pair, rust, 42, &[1, 2, 0, 8 + (1 << 32), 0, 0, 0, 0, 0, 0]);
+        assert_eq!(counted[1..6], [0, 0, 0, 0, 8 + (1 << 32)]);
+        assert_eq!(both(pair, rust, 42, &[1, 3, 0, 5, 0, 0, 0, 0, 0, 0])[1..6], [0, 0, 0, 0, 5]);
     });
 }
 

@@ -113,7 +113,7 @@ fn a_counter_is_one_line_to_look_at_and_tickets_are_one_each() {
     };
     let queues: Vec<_> = (0..QUEUES).map(queue).collect();
     for queue in &queues {
-        assert!(drain.add(queue.clone(), Rules { is_ordered: false, window: 4 }));
+        assert!(drain.add(queue.clone(), Rules { is_ordered: false, me: 0, window: 4 }));
     }
     let post = |queue: &Queue<_>| queue.post(&[add(0, 0, 1, true)], &mut Looks(1)).unwrap();
     let tickets: Vec<_> = queues.iter().map(post).collect();

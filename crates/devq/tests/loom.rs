@@ -18,16 +18,16 @@ use trunkline_devq::queue::CompletionError;
 use trunkline_devq::successor::{self, With};
 use trunkline_devq::verdict::Verdict;
 use trunkline_devq::{
-    BellPage, Bytes, Condition, Consumer, Drain, Forever, Job, Lane, Looks, Memory, Outcome, Poll, Port,
-    Queue, Refusal, Rules, Slot, Step, Ticket, WaitError,
+    Addition, BellPage, Bytes, Condition, Consumer, Drain, Forever, Job, Lane, Looks, Memory, Outcome, Poll,
+    Port, Queue, Refusal, Rules, Slot, Step, Ticket, WaitError,
 };
 use trunkline_proto::mutant::Mutant;
 use trunkline_proto::wire::devq::{Aborted, Atomic, Entry, Local, Remote, Shape, Status, Work, at};
 
-use common::{add, is_full, notify, planted, wait};
+use common::{add, is_full, notify, planted, wait, write};
 use loomed::Words;
 
-const RULES: Rules = Rules { is_ordered: false, window: 2 };
+const RULES: Rules = Rules { is_ordered: false, me: 0, window: 2 };
 
 /// Runs a world in every way with at most so many changes of threads that could go on.
 fn check(preemptions: usize, world: impl Fn(Mutant) + Send + Sync + 'static) {
@@ -210,6 +210,10 @@ impl Port for Counters {
                 self.notified += 1;
                 Some(Outcome::Done(0))
             }
+            Job::Count { at, value, .. } => {
+                let old = self.words.add(at.addr, u64::from(*value), std::sync::atomic::Ordering::AcqRel);
+                Some(Outcome::Done(old))
+            }
             Job::Poison { .. } => panic!("nothing fails"),
         }
     }
@@ -244,6 +248,71 @@ fn a_companion_counts_what_has_completed() {
         counting.join().unwrap();
         posting.join().unwrap();
         assert_eq!((port.notified, counter.load(0, Relaxed)), (1, 5));
+    });
+}
+
+/// The same of a WRITE that raises the counter itself.
+#[test]
+fn a_write_counts_what_has_completed() {
+    check(3, |mutant| {
+        let page = loomed::page(1, mutant);
+        let main = queue(shape(2, 7, 0), 0, &page, mutant);
+        let counter = loomed::for_slots(2);
+        let mut drain = Drain::new(page, mutant);
+        assert!(drain.add(main.clone(), RULES));
+        let addition = Addition { at: Remote { peer: 0, addr: 0, key: 1 }, value: 5, poisoned: true };
+        let at = Arc::clone(&counter);
+        let counting = thread::spawn(move || {
+            let counted = addition.with(write(0, 8)).unwrap();
+            let ticket = main.post(&[counted], &mut Forever).unwrap();
+            let slot = Slot::poisoned(0);
+            assert_eq!(slot.wait(&at, Condition::AtLeast(1), &mut Forever, mutant), Ok(5));
+            assert_eq!(main.poll(ticket), Ok(Poll::Done), "who sees the counter sees the completion");
+        });
+        let mut port = Counters { words: Arc::clone(&counter), notified: 0 };
+        while drain.progress(7).is_none_or(|progress| progress.completed < 1) {
+            if drain.pass(&mut port).begun == 0 {
+                thread::yield_now();
+            }
+        }
+        counting.join().unwrap();
+        assert_eq!((port.notified, counter.load(0, Relaxed)), (1, 5));
+    });
+}
+
+/// Two queues that are submitted together, while another producer of the first one submits as well: both doorbells are the greatest, and an
+/// engine that takes the bits at any time sees both.
+#[test]
+fn two_queues_are_submitted_together() {
+    check(3, |mutant| {
+        let page = loomed::page(2, mutant);
+        let queues = [queue(shape(2, 7, 0), 0, &page, mutant), queue(shape(2, 8, 1), 0, &page, mutant)];
+        for (queue, count) in queues.iter().zip([2, 1]) {
+            for _ in 0..count {
+                let mut reservation = queue.reserve(1).unwrap();
+                assert!(reservation.write(&notify(0)).is_some());
+                assert!(reservation.publish().is_ok());
+            }
+        }
+        let [main, companion] = queues.clone();
+        let both = thread::spawn(move || main.submit_both(1, &companion, 1));
+        let [main, _] = queues;
+        let other = thread::spawn(move || main.submit(2));
+        // Whoever clears a bit looks at its doorbell then.
+        let mut seen = [0; 2];
+        let mut look = |page: &BellPage<Words>| {
+            let bits = page.take(0);
+            for bell in 0..2 {
+                if bits >> bell & 1 == 1 {
+                    seen[bell as usize] = seen[bell as usize].max(page.look(bell));
+                }
+            }
+        };
+        look(&page);
+        both.join().unwrap();
+        other.join().unwrap();
+        look(&page);
+        assert_eq!((seen, page.look(0), page.look(1)), ([2, 1], 2, 1));
     });
 }
 

@@ -29,7 +29,7 @@ use world::{Dice, Executor, key};
 const GIB: u64 = 1 << 30;
 
 /// The executor's rules, and whose are looked at.
-const RULES: Rules = Rules { is_ordered: false, window: 4 };
+const RULES: Rules = Rules { is_ordered: false, me: 0, window: 4 };
 
 /// Finds companions among the queues of a test.
 #[derive(Clone)]
@@ -118,6 +118,8 @@ impl Rig {
                 self.drain.progress(queue.shape().number()).is_some_and(|p| p.completed == submitted)
             };
             if self.window.is_idle() && self.queues.iter().all(idle) {
+                // What was told of last may leave a counter to be raised.
+                self.drain.pass(&mut self.window);
                 return;
             }
         }
@@ -146,6 +148,11 @@ fn row(queue: &Queue<HeapWords>, index: u64) -> String {
         Work::Nop => format!("NOP{fence}"),
         Work::Write { from, to, len, imm: None } => {
             format!("WRITE({:x},{},{:x},{},{len}{fence})", to.addr, to.key, from.addr, from.key)
+        }
+        Work::WriteCounted { from, to, len, counter, key, value, poisoned } => {
+            let slot = if poisoned { ",16" } else { "" };
+            let write = format!("WRITE({:x},{},{:x},{},{len}{fence})", to.addr, to.key, from.addr, from.key);
+            format!("{write},FA({counter:x},{key},+{value}{slot})")
         }
         Work::WriteInline { bytes, to } => {
             format!("WRITE({:x},{},{:?}{fence})", to.addr, to.key, bytes.bytes())
@@ -288,6 +295,51 @@ fn a_put_with_a_counter_alone() {
     assert_eq!(rig.rows(0, 0), ["M[0]=WRITE(40,2,1000,9,64)"]);
     assert_eq!(rig.rows(1, 0), ["C[0]=WAIT(0,0)", "C[1]=FA(0,1,+1,16)"]);
     assert_eq!(rig.channel().put(&bytes(0), &with, &mut Looks(1)), Err(OpError::Empty));
+}
+
+/// A counter that the last WRITE raises itself: one entry, and none of the companion's; where an entry cannot have it, the companion's.
+#[test]
+fn a_put_whose_entry_counts() {
+    let rig = successor(1);
+    let counter = |value| Some(Addition { at: COUNTERS, value, poisoned: true });
+    let with = With { counter: counter(5), counter_in_entry: true, ..With::default() };
+    let channel = rig.channel();
+    let put = channel.put(&bytes(64), &with, &mut Looks(1)).unwrap();
+    assert_eq!((put.write, put.last, rig.bell(0)), (put.last, put.last, 1));
+    channel.put(&bytes(GIB + 1), &With { signal: Some(slot(2, 7)), ..with }, &mut Looks(1)).unwrap();
+    channel.put_cooperative(&bytes(20), 3, &with, &mut Looks(1)).unwrap();
+    let rows = [
+        "M[0]=WRITE(40,2,1000,9,64),FA(0,1,+5,16)",
+        "M[1]=WRITE(40,2,1000,9,1073741824)",
+        "M[2]=WRITE(40000040,2,40001000,9,1),FA(0,1,+5,16)",
+        "M[3]=FA(20,3,+7,16)",
+        "M[4]=WRITE(40,2,1000,9,6)",
+        "M[5]=WRITE(46,2,1006,9,6)",
+        "M[6]=WRITE(4c,2,100c,9,8),FA(0,1,+5,16)",
+    ];
+    assert_eq!(rig.rows(0, 0), rows);
+    assert!(rig.rows(1, 0).is_empty());
+    let rig = successor(1);
+    let most = With { counter: counter(u64::from(u32::MAX)), ..with };
+    let others = [
+        With { counter: counter(1 << 32), ..with },
+        With { counter_after_signal: true, signal: Some(slot(2, 7)), ..with },
+    ];
+    for with in [&most].into_iter().chain(&others) {
+        rig.channel().put(&bytes(64), with, &mut Looks(1)).unwrap();
+    }
+    assert_eq!(rig.rows(0, 0).len(), 4);
+    let waits: Vec<_> = rig.rows(1, 0).into_iter().step_by(2).collect();
+    assert_eq!(waits, ["C[0]=WAIT(0,1)", "C[2]=WAIT(0,3)"]);
+    // A share that no entry has room for fails, and its counter is to hear of that.
+    let rig = successor(1);
+    rig.channel().put_cooperative(&bytes(5 * GIB), 2, &with, &mut Looks(1)).unwrap();
+    assert_eq!(rig.rows(1, 0)[0], "C[0]=WAIT(0,1)");
+    let (write, counter) = (common::write(0, 8), with.counter.unwrap());
+    assert!(counter.with(write).is_some());
+    assert_eq!(counter.with(Entry::new(Work::Nop)), None, "only a WRITE counts");
+    let unaligned = Addition { at: Remote { addr: 4, ..counter.at }, ..counter };
+    assert_eq!(unaligned.with(write), None);
 }
 
 /// A6, by both APIs.
@@ -511,6 +563,17 @@ fn g3_what_is_counted_is_not_read_any_more() {
         }
         assert!(!rig.window.reads_up_to(0, put.write.index));
     });
+    worlds(|mut dice| {
+        let mut rig = successor(1);
+        let counter = Some(counter(true));
+        let with = With { signal: Some(slot(0, 1)), counter, counter_in_entry: true, ..With::default() };
+        let put = rig.channel().put(&bytes(64), &with, &mut Looks(1)).unwrap();
+        while POISONED.slot(0).unwrap().read(&rig.window.counters) == 0 {
+            rig.step(&mut dice);
+        }
+        assert!(!rig.window.reads_up_to(0, put.write.index));
+        assert_eq!(rig.queues[0].poll(put.write), Ok(Poll::Done));
+    });
 }
 
 /// G4, original and successor: a local wait says that the source can be changed, and nothing of when a GPU there sees the bytes.
@@ -590,19 +653,38 @@ fn a_failed_put_reaches_every_waiter() {
         assert!(matches!(rig.channel().wait_local(&put, &mut Looks(1)), Err(WaitError::Failed(_))));
         assert!(rig.queues[0].poll(put.last) != Ok(Poll::Done));
     });
+    // The one that fails, and one behind it; one of them may have ended well.
+    worlds(|mut dice| {
+        let mut rig = successor(1);
+        rig.window.fails.insert((0, dice.below(2)), Status::Access);
+        let counter = |id: u64| Some(Addition { at: Remote { addr: id * 16, ..COUNTERS }, ..counter(true) });
+        for id in [1, 2] {
+            let with = With { counter: counter(id), counter_in_entry: true, ..With::default() };
+            rig.channel().put(&bytes(64), &with, &mut Looks(1)).unwrap();
+        }
+        rig.run(&mut dice);
+        let bad = rig.queues[0].fault().unwrap().first_bad;
+        for id in bad..2 {
+            ends(&rig.window.counters, POISONED.slot(1 + id as u32).unwrap(), 0);
+        }
+        let first = POISONED.slot(1).unwrap().read(&rig.window.counters);
+        assert_eq!(first, bad, "what was before the failure is counted");
+    });
 }
 
 /// T14: a counter that eight lanes share is the sum of all.
 #[test]
 fn a_counter_may_be_shared() {
-    let mut rig = successor(8);
-    let counter = Some(Addition { at: COUNTERS, value: 3, poisoned: true });
-    let with = With { counter, ..With::default() };
-    let channel = rig.channel();
-    for _ in 0..16 {
-        channel.put(&bytes(8), &with, &mut Looks(1)).unwrap();
+    for counter_in_entry in [false, true] {
+        let mut rig = successor(8);
+        let counter = Some(Addition { at: COUNTERS, value: 3, poisoned: true });
+        let with = With { counter, counter_in_entry, ..With::default() };
+        let channel = rig.channel();
+        for _ in 0..16 {
+            channel.put(&bytes(8), &with, &mut Looks(1)).unwrap();
+        }
+        drop(channel);
+        rig.run(&mut Dice::new(4));
+        assert_eq!(POISONED.slot(0).unwrap().read(&rig.window.counters), 48);
     }
-    drop(channel);
-    rig.run(&mut Dice::new(4));
-    assert_eq!(POISONED.slot(0).unwrap().read(&rig.window.counters), 48);
 }

@@ -136,7 +136,7 @@ fn a_queue_between_two_processes() {
     let shape = Shape::new(64, 3, 1, 2).unwrap().checked();
     let queue = Queue::create(words, shape, u64::MAX - 100, &page, planted()).unwrap();
     let mut drain = Drain::new(page, planted());
-    assert!(drain.add(queue.clone(), Rules { is_ordered: true, window: 16 }));
+    assert!(drain.add(queue.clone(), Rules { is_ordered: true, me: 0, window: 16 }));
     let mut child = Command::new(std::env::current_exe().unwrap());
     child.args(["--exact", "child", "--nocapture"]).env(DESCRIPTOR, file.as_raw_fd().to_string());
     let mut child = child.stdin(Stdio::null()).spawn().unwrap();

@@ -26,7 +26,7 @@ use trunkline_proto::wire::devq::{
 
 use common::{add, notify, planted, wait, write};
 
-const RULES: Rules = Rules { is_ordered: false, window: 64 };
+const RULES: Rules = Rules { is_ordered: false, me: 0, window: 64 };
 const FAILED: Outcome = Outcome::Failed { status: Status::Network, reason: 4 };
 
 fn page(count: u32) -> BellPage<HeapWords> {
@@ -264,7 +264,7 @@ fn a_failure_reaches_every_ticket_from_it_on() {
         let entries: Vec<_> = (0..32).map(notify).collect();
         let last = post(&queue, &entries);
         let ticket = |nth: u64| Ticket { index: last.index.wrapping_sub(31 - nth), ..last };
-        let mut consumer = Consumer::new(&queue, Rules { is_ordered: false, window });
+        let mut consumer = Consumer::new(&queue, Rules { is_ordered: false, me: 0, window });
         consumer.look(page.look(0));
         loop {
             let begun = begin(&mut consumer);
@@ -352,7 +352,7 @@ fn a_spent_budget_is_the_end_if_it_is_asked_to_be() {
 fn an_abort_ends_every_wait_and_nothing_begins_after_it() {
     let (page, queue) = queue(4, 0);
     let ticket = post(&queue, &[notify(0), notify(1), notify(2)]);
-    let mut consumer = Consumer::new(&queue, Rules { is_ordered: false, window: 1 });
+    let mut consumer = Consumer::new(&queue, Rules { is_ordered: false, me: 0, window: 1 });
     consumer.look(page.look(0));
     assert_eq!(begin(&mut consumer), [0]);
     let why = Aborted { status: Status::Other(900), reason: 17 };
@@ -427,7 +427,7 @@ fn fences_hold_what_they_should() {
     for (nth, (entries, is_ordered, expected)) in cases.iter().enumerate() {
         let (page, queue) = queue(8, 0);
         let last = post(&queue, entries);
-        let mut consumer = Consumer::new(&queue, Rules { is_ordered: *is_ordered, window: 8 });
+        let mut consumer = Consumer::new(&queue, Rules { is_ordered: *is_ordered, me: 0, window: 8 });
         consumer.look(page.look(0));
         let mut begun = begin(&mut consumer);
         assert_eq!(begun.len(), *expected, "case {nth}");
@@ -468,6 +468,7 @@ impl Port for Recording {
             Job::Execute(_) if self.fails.contains(&(queue, index)) => return Some(FAILED),
             Job::Execute(_) => self.executed.push((queue, index)),
             Job::Poison { at, poisoned, poison } => self.poisoned.push((at.addr, *poisoned, *poison)),
+            Job::Count { .. } => unreachable!("none of these entries counts"),
         }
         Some(Outcome::Done(0))
     }
@@ -651,7 +652,7 @@ fn checks_are_as_the_header_says() {
 #[test]
 fn a_frontier_stays_behind_the_doorbell() {
     let (page, queue) = queue(4, 0);
-    let mut consumer = Consumer::new(&queue, Rules { is_ordered: false, window: 0 });
+    let mut consumer = Consumer::new(&queue, Rules { is_ordered: false, me: 0, window: 0 });
     for round in 0..20_u32 {
         let ticket = post(&queue, &[notify(round)]);
         consumer.look(page.look(0));

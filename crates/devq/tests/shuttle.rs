@@ -25,7 +25,7 @@ use trunkline_proto::wire::devq::{Aborted, Atomic, Companion, Entry, Shape, Stat
 use common::{add, is_full, notify, planted, wait};
 use shuttled::Words;
 
-const RULES: Rules = Rules { is_ordered: false, window: 4 };
+const RULES: Rules = Rules { is_ordered: false, me: 0, window: 4 };
 
 fn schedules() -> usize {
     let asked = std::env::var("TRUNKLINE_SEEDS").ok().and_then(|count| count.parse().ok());
@@ -169,6 +169,9 @@ impl Port for Instantly {
             }
             Job::Execute(Entry { work: Work::Atomic { at, change: Atomic::Add(value), .. }, .. }) => {
                 Outcome::Done(self.counters.add(at.addr, *value, order))
+            }
+            Job::Count { at, value, .. } => {
+                Outcome::Done(self.counters.add(at.addr, u64::from(*value), order))
             }
             Job::Execute(_) => Outcome::Done(0),
         })

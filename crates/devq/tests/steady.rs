@@ -7,8 +7,8 @@ mod common;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use trunkline_devq::{BellPage, Drain, Job, Looks, Outcome, Port, Queue, Rules, heap};
-use trunkline_proto::wire::devq::{Bells, Shape};
+use trunkline_devq::{Addition, BellPage, Drain, Job, Looks, Outcome, Port, Queue, Rules, heap};
+use trunkline_proto::wire::devq::{Bells, Remote, Shape};
 
 use common::{add, notify, planted, wait, write};
 
@@ -52,11 +52,13 @@ fn nothing_is_allocated_for_an_entry() {
     });
     let mut drain = Drain::new(page, planted());
     for queue in &queues {
-        assert!(drain.add(queue.clone(), Rules { is_ordered: false, window: 8 }));
+        assert!(drain.add(queue.clone(), Rules { is_ordered: false, me: 0, window: 8 }));
     }
+    let counter = Addition { at: Remote { peer: 0, addr: 0, key: 1 }, value: 1, poisoned: true };
+    let counted = counter.with(write(0, 8)).unwrap();
     let before = ALLOCATIONS.load(Ordering::Relaxed);
     for _ in 0..1_000 {
-        let put = queues[0].post(&[write(0, 8), add(1, 0, 1, true), notify(1)], &mut Looks(1)).unwrap();
+        let put = queues[0].post(&[counted, add(1, 0, 1, true), notify(1)], &mut Looks(1)).unwrap();
         let count = queues[1].post(&[wait(0, put.index), add(0, 0, 1, true)], &mut Looks(1)).unwrap();
         while drain.pass(&mut Nothing).busy > 0 {}
         assert_eq!(queues[0].wait(put, &mut Looks(1)), Ok(()));

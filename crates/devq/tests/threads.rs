@@ -41,7 +41,7 @@ fn run(producers: u32, depth: u32, each: u32) {
     let first = u64::MAX - u64::from(each);
     let queue: Queue<HeapWords> = Queue::create(heap(shape.bytes()), shape, first, &page, planted()).unwrap();
     let mut drain = Drain::new(page, planted());
-    assert!(drain.add(queue.clone(), Rules { is_ordered: true, window: 64 }));
+    assert!(drain.add(queue.clone(), Rules { is_ordered: true, me: 0, window: 64 }));
     let left = AtomicU32::new(producers);
     thread::scope(|scope| {
         for producer in 0..producers {

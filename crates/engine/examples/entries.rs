@@ -4,7 +4,9 @@
 //! - `device_write`, `_write_inline`, `_read`, `_add`, `_swap_if`, `_add_masked`, `_set`, `_max`, `_wait`, `_nop`: that entry, sixteen at a time, on memory of
 //!   this process. What executes them is [`engines_part`], so that it can be counted alone.
 //! - `device_put_shm`: a WRITE and a signal behind it, to another rank over shared memory, with what that rank does for it.
-//! - `device_alone`: a WRITE that one thread posts, executes and waits for.
+//! - `device_alone`: a WRITE that one thread posts, executes and waits for, by its ticket. `device_alone_counted`: by a counter that the WRITE
+//!   raises. `device_alone_added`: by one that an ADD behind it raises. `device_alone_companion`: by one that the companion queue raises, which WAITs
+//!   for the WRITE.
 //! - `device_idle`: a pass over so many queues that nobody rang.
 //! - `device_look_counter`, `device_look_tickets`: a look at what so many queues have done, by the one counter that all of them raise, or by a ticket of each.
 
@@ -12,7 +14,7 @@ use std::hint::black_box;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use trunkline_devq::{Condition, Looks, Queue, Slot, Ticket};
+use trunkline_devq::{Addition, Bytes, Condition, Lane, Looks, Queue, Slot, Ticket};
 use trunkline_engine::device::{
     Carried, Ended, ErrorTable, Executor, Far, Mode, Network, Place, Queues, Region, Rma, Words,
 };
@@ -182,16 +184,33 @@ fn put_shm(bytes: u64, times: u64) -> Option<()> {
     (memory[1].word(SLOT).ok()?.load(std::sync::atomic::Ordering::Acquire) == times).then_some(())
 }
 
-fn alone(bytes: u64, times: u64) -> Option<()> {
+fn alone(order: &str, bytes: u64, times: u64) -> Option<()> {
     let queues = Queues::start(Nobody, 8, Mode::Inline, Mutant::NONE).ok()?;
     let memory = Memory::heap(BYTES as usize);
     let key = queues.add_region(region(&memory, 0))?;
     let here = Local { addr: 0, key: key.bits() };
-    let write = entry("device_write", bytes, here, Remote { peer: 0, addr: SLOT, key: key.bits() })?;
+    let there = Remote { peer: 0, addr: SLOT, key: key.bits() };
+    let write = entry("device_write", bytes, here, there)?;
+    let (from, to) = (here, there);
+    let (slot, words) = (Slot::poisoned(SLOT + 128), queues.words(&memory));
+    let counter = Addition { at: Remote { addr: slot.value, ..there }, value: 1, poisoned: true };
+    let bytes = Bytes { from, to, len: bytes };
     let queue = queues.queue(64).ok()?;
-    for _ in 0..times {
-        let ticket = post(&queue, &[write])?;
-        queue.wait(ticket, &mut Looks(1)).ok()?;
+    let lane = Lane { main: queue.clone(), directory: queues.finder() };
+    let companion = lane.companion(&mut Looks(16)).ok()?;
+    let counted = counter.with(write)?;
+    for round in 1..=times {
+        match order {
+            "device_alone" => {
+                let ticket = post(&queue, &[write])?;
+                queue.wait(ticket, &mut Looks(1)).ok()?;
+                continue;
+            }
+            "device_alone_counted" => _ = post(&queue, &[counted])?,
+            "device_alone_added" => _ = post(&queue, &[write, counter.entry()])?,
+            _ => _ = lane.write_and_count(&companion, &bytes, &counter, &mut Looks(1)).ok()?,
+        }
+        slot.wait(&words, Condition::AtLeast(round), &mut Looks(1), Mutant::NONE).ok()?;
     }
     Some(())
 }
@@ -229,7 +248,7 @@ fn run(order: &str, amount: u64, times: u64) -> Option<()> {
     match order {
         "device_wait" => wait(times),
         "device_put_shm" => put_shm(amount, times),
-        "device_alone" => alone(amount, times),
+        alone_order if alone_order.starts_with("device_alone") => alone(order, amount, times),
         "device_idle" => idle(amount, times),
         "device_look_counter" | "device_look_tickets" => look(order, amount, times),
         _ => operation(order, amount, times),

@@ -242,10 +242,23 @@ impl Memory {
         Ok(u64::from_le(old.unwrap_or_else(|old| old)))
     }
 
-    /// The same of an aligned 4-byte word.
+    /// Adds to such a word, wrapping; gives what it was. It is asked for once and for all, where a change that is first looked at takes the word's
+    /// line twice from whoever looks at it.
     ///
     /// # Errors
     /// As [`Memory::update`].
+    #[inline]
+    pub fn add(&self, offset: u64, value: u64) -> Result<u64, OutOfBounds> {
+        if cfg!(target_endian = "big") {
+            return self.update(offset, |old| Some(old.wrapping_add(value)));
+        }
+        Ok(self.word(offset)?.fetch_add(value, Ordering::AcqRel))
+    }
+
+    /// As [`Memory::update`], of an aligned 4-byte word.
+    ///
+    /// # Errors
+    /// As there.
     #[inline]
     pub fn update_half(&self, offset: u64, f: impl Fn(u32) -> Option<u32>) -> Result<u32, OutOfBounds> {
         let word = self.half(offset)?;

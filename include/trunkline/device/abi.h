@@ -97,6 +97,7 @@ constexpr u8 FLAG_INLINE = 8;
 constexpr u8 FLAG_IMMEDIATE = 16;
 constexpr u8 FLAG_MORE = 32;
 constexpr u8 FLAG_POISONED = 64;
+constexpr u8 FLAG_COUNTED = 128;
 
 // An entry as it lies in the ring.
 struct Entry {

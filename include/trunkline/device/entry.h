@@ -57,6 +57,15 @@ TRUNKLINE_FN Entry entry_write_telling(const Local &from, const Remote &to, u64 
     return entry;
 }
 
+// A WRITE that raises a counter of this process once it has completed. `poisoned`: a poison word stands behind the counter.
+TRUNKLINE_FN Entry entry_counted(Entry write, const Local &counter, u32 value, bool poisoned) {
+    write.flags |= FLAG_COUNTED;
+    if (poisoned && !TRUNKLINE_PLANTED("header-counts-bare")) write.flags |= FLAG_POISONED;
+    write.operand = counter.addr;
+    write.comparand = counter.key | (u64)value << 32;
+    return write;
+}
+
 // At most INLINE_BYTES_MAX bytes, which stand in the entry.
 TRUNKLINE_FN Entry entry_write_inline(const void *bytes, u32 len, const Remote &to) {
     Entry entry = towards(entry_of(OP_WRITE), to);

@@ -166,7 +166,7 @@ TRUNKLINE_FN Post put(Group &group, const Channel &channel, const Bytes &bytes, 
 // Begins a cooperative put and takes places for it; the leader alone does.
 TRUNKLINE_FN Post begin_shares(const Channel &channel, const Bytes &bytes, u32 threads, const With &with, Budget &budget,
                                Begun &begun, Reservation &taken) {
-    Post result = begin_put(channel, bytes, with, budget, begun);
+    Post result = begin_put(channel, bytes, threads, with, budget, begun);
     if (result.kind != POSTED) return result;
     const View &view = *channel.lanes[begun.lane].main;
     result = check_shares(view, bytes, threads, begun.has_signal);
@@ -177,7 +177,7 @@ TRUNKLINE_FN Post begin_shares(const Channel &channel, const Bytes &bytes, u32 t
 // Writes bytes, each thread of the group the entry of its share. One reservation, one publication, one doorbell.
 TRUNKLINE_CALL Post put_cooperative(Group &group, const Channel &channel, const Bytes &bytes, const With &with, Budget &budget,
                                   Put &done) {
-    Begun begun = {0, nullptr, false, entry_nop()};
+    Begun begun = not_begun();
     Reservation taken = {0, 0, 0};
     Post result = posted();
     if (is_leader(group)) result = begin_shares(channel, bytes, group.size, with, budget, begun, taken);
@@ -186,7 +186,10 @@ TRUNKLINE_CALL Post put_cooperative(Group &group, const Channel &channel, const 
     result.kind = (Posting)(u32)handed[0];
     if (result.kind != POSTED) return result;
     const View &view = *channel.lanes[handed[1]].main;
-    put_entry(view, handed[2] + group.rank, share_of(bytes, group.rank, group.size));
+    Entry share = share_of(bytes, group.rank, group.size);
+    // Who has the last share knows by himself what goes with it.
+    if (group.rank + 1 == group.size) share = last_of(Beside{nullptr, counter_in_entry(with, bytes, group.size)}, share);
+    put_entry(view, handed[2] + group.rank, share);
     meet(group);
     done = Put{(u32)handed[1], ticket_of(view, handed[2] + group.size - 1), ticket_of(view, 0)};
     if (is_leader(group)) {

@@ -47,6 +47,23 @@ TRUNKLINE_FN Entry entry_add(const Addition &what) {
     return entry_atomic(OP_ADD, what.at, what.value, 0, what.poisoned);
 }
 
+// Whether a WRITE has room for it, as the counter that it raises.
+TRUNKLINE_FN bool fits_entry(const Addition &counter) { return counter.value <= 0xffffffffull && counter.at.addr % 8 == 0; }
+
+// What goes with bytes that are written, each or null: an entry behind the last WRITE, and a counter here that the last WRITE
+// raises itself.
+struct Beside {
+    const Entry *behind;
+    const Addition *counter;
+};
+
+// The last WRITE. A thread's share of nothing counts nothing.
+TRUNKLINE_FN Entry last_of(const Beside &beside, const Entry &write) {
+    if (beside.counter == nullptr || write.op != OP_WRITE) return write;
+    const Addition &counter = *beside.counter;
+    return entry_counted(write, Local{counter.at.addr, counter.at.key}, (u32)counter.value, counter.poisoned);
+}
+
 TRUNKLINE_FN Entry entry_of_piece(const Bytes &bytes, u64 offset, u64 len) {
     Local from = bytes.from;
     Remote to = bytes.to;
@@ -79,13 +96,13 @@ TRUNKLINE_FN bool is_in_range(const Bytes &bytes) {
     return bytes.from.addr + bytes.len >= bytes.from.addr && bytes.to.addr + bytes.len >= bytes.to.addr;
 }
 
-// Writes bytes, and behind them one more entry if given, with one doorbell for what fits into the queue at once.
-TRUNKLINE_CALL Post write_bytes(const Lane &lane, const Bytes &bytes, const Entry *behind, Budget &budget, Ticket &write_done,
+// Writes bytes, and what goes with them, with one doorbell for what fits into the queue at once.
+TRUNKLINE_CALL Post write_bytes(const Lane &lane, const Bytes &bytes, const Beside &beside, Budget &budget, Ticket &write_done,
                               Ticket &last) {
     if (!is_in_range(bytes)) return not_posted(RANGE);
     const View &view = *lane.main;
     u64 writes = pieces_of(bytes);
-    u64 total = writes + (behind != nullptr);
+    u64 total = writes + (beside.behind != nullptr);
     u64 next = 0;
     while (next != total) {
         u64 left = total - next;
@@ -94,7 +111,8 @@ TRUNKLINE_CALL Post write_bytes(const Lane &lane, const Bytes &bytes, const Entr
         if (result.kind != POSTED) return result;
         for (u32 at = 0; at < taken.count; at++, next++) {
             if (next < writes) write_done = ticket_of(view, taken.first + at);
-            write(view, taken, next < writes ? nth_piece(bytes, next) : *behind);
+            if (next + 1 == writes) write(view, taken, last_of(beside, nth_piece(bytes, next)));
+            else write(view, taken, next < writes ? nth_piece(bytes, next) : *beside.behind);
         }
         result = finish(view, taken, budget, last);
         if (result.kind != POSTED) return result;
@@ -112,16 +130,18 @@ TRUNKLINE_FN Post check_shares(const View &view, const Bytes &bytes, u32 threads
 
 // Writes the shares of a group's threads, by one reservation. One thread does that for all; put_cooperative has each write its
 // own.
-TRUNKLINE_CALL Post write_shares(const Lane &lane, const Bytes &bytes, u32 threads, const Entry *behind, Budget &budget,
+TRUNKLINE_CALL Post write_shares(const Lane &lane, const Bytes &bytes, u32 threads, const Beside &beside, Budget &budget,
                                Ticket &write_done, Ticket &last) {
     const View &view = *lane.main;
-    Post result = check_shares(view, bytes, threads, behind != nullptr);
+    bool has_more = beside.behind != nullptr;
+    Post result = check_shares(view, bytes, threads, has_more);
     if (result.kind != POSTED) return result;
     Reservation taken;
-    result = reserve_within(view, threads + (behind != nullptr), budget, taken);
+    result = reserve_within(view, threads + has_more, budget, taken);
     if (result.kind != POSTED) return result;
-    for (u32 thread = 0; thread < threads; thread++) write(view, taken, share_of(bytes, thread, threads));
-    if (behind != nullptr) write(view, taken, *behind);
+    for (u32 thread = 0; thread + 1 < threads; thread++) write(view, taken, share_of(bytes, thread, threads));
+    write(view, taken, last_of(beside, share_of(bytes, threads - 1, threads)));
+    if (has_more) write(view, taken, *beside.behind);
     write_done = ticket_of(view, taken.first + threads - 1);
     return finish(view, taken, budget, last);
 }

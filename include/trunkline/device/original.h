@@ -16,13 +16,13 @@ namespace original {
 // Writes bytes. Nothing is said of when the peer sees them.
 TRUNKLINE_FN Post put(const Lane &lane, const Bytes &bytes, Budget &budget, Ticket &ticket) {
     Ticket write_done;
-    return write_bytes(lane, bytes, nullptr, budget, write_done, ticket);
+    return write_bytes(lane, bytes, Beside{nullptr, nullptr}, budget, write_done, ticket);
 }
 
 // The same, each thread of a group its share.
 TRUNKLINE_FN Post put_group(const Lane &lane, const Bytes &bytes, u32 threads, Budget &budget, Ticket &ticket) {
     Ticket write_done;
-    return write_shares(lane, bytes, threads, nullptr, budget, write_done, ticket);
+    return write_shares(lane, bytes, threads, Beside{nullptr, nullptr}, budget, write_done, ticket);
 }
 
 // Raises a signal. It is not ordered behind earlier reads and atomics.
@@ -51,7 +51,7 @@ TRUNKLINE_FN Post put_signal_counter_remote(const Lane &lane, const Bytes &bytes
     if (result.kind != POSTED) return result;
     Entry behind = entry_add(signal);
     Ticket write_done, last;
-    result = write_bytes(lane, bytes, &behind, budget, write_done, last);
+    result = write_bytes(lane, bytes, Beside{&behind, nullptr}, budget, write_done, last);
     if (result.kind != POSTED) return result;
     return count(*companion, TRUNKLINE_PLANTED("header-counts-too-early") ? write_done : last, counter, budget);
 }

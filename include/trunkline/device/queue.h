@@ -181,7 +181,10 @@ TRUNKLINE_FN bool publish(const Q &queue, Reservation &taken) {
         return true;
     }
     TRUNKLINE_STEP("publish");
-    return dev_cas(ready, taken.first, taken.first + taken.count) == taken.first;
+    // Nobody else changes it when it is this reservation's turn, so it takes no exchange.
+    if (dev_load(ready) != taken.first) return false;
+    dev_store(ready, taken.first + taken.count);
+    return true;
 }
 
 // The same, and waits for those before; false when the time is over or the queue was aborted. Then it is to be canceled.

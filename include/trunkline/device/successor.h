@@ -28,6 +28,9 @@ struct With {
     const Addition *counter;    // here, or null
     bool signal_per_lane;       // each lane raises a signal of its own: two NICs must not add to one word
     bool counter_after_signal;  // the counter waits for the signal, as in the original, and not for the bytes
+    // The counter is raised by the last WRITE's own entry, without a companion: where the executor is software, so not of
+    // mlx5.h. What an entry has no room for, and what waits for the signal, goes by the companion all the same.
+    bool counter_in_entry;
 };
 
 // What was put.
@@ -60,21 +63,35 @@ TRUNKLINE_FN Addition of_lane(Addition signal, const With &with, u32 lane) {
     return signal;
 }
 
-// A put that has begun: its lane, its companion if it counts, and the signal's entry. All of it is decided by one thread.
+// A put that has begun: its lane, its companion or the counter that its last WRITE raises, and the signal's entry. All of it is
+// decided by one thread.
 struct Begun {
     u32 lane;
     const View *companion;
+    const Addition *counter;
     bool has_signal;
     Entry signal;
 };
 
-TRUNKLINE_CALL Post begin_put(const Channel &channel, const Bytes &bytes, const With &with, Budget &budget, Begun &begun) {
+TRUNKLINE_FN Begun not_begun() { return Begun{0, nullptr, nullptr, false, entry_nop()}; }
+
+TRUNKLINE_FN Beside beside_of(const Begun &begun) { return Beside{begun.has_signal ? &begun.signal : nullptr, begun.counter}; }
+
+// The counter that a put's last WRITE raises, where each of so many threads writes its share; 0: in pieces.
+TRUNKLINE_FN const Addition *counter_in_entry(const With &with, const Bytes &bytes, u32 threads) {
+    if (!with.counter_in_entry || with.counter_after_signal || with.counter == nullptr) return nullptr;
+    bool fits = threads == 0 || bytes.len - bytes.len / threads * (threads - 1) <= LENGTH_MAX;
+    return fits && fits_entry(*with.counter) ? with.counter : nullptr;
+}
+
+TRUNKLINE_CALL Post begin_put(const Channel &channel, const Bytes &bytes, u32 threads, const With &with, Budget &budget,
+                              Begun &begun) {
     if (bytes.len == 0) return not_posted(EMPTY);
+    begun = not_begun();
     begun.lane = next_lane(channel);
-    begun.companion = nullptr;
     begun.has_signal = with.signal != nullptr;
-    begun.signal = entry_nop();
-    if (with.counter != nullptr) {
+    begun.counter = counter_in_entry(with, bytes, threads);
+    if (with.counter != nullptr && begun.counter == nullptr) {
         Post result = find_companion(channel.lanes[begun.lane], budget, begun.companion);
         if (result.kind != POSTED) return result;
     }
@@ -92,24 +109,22 @@ TRUNKLINE_CALL Post end_put(const Channel &channel, const With &with, const Begu
 
 // Writes bytes on the next lane, with what goes with them.
 TRUNKLINE_CALL Post put(const Channel &channel, const Bytes &bytes, const With &with, Budget &budget, Put &put) {
-    Begun begun;
-    Post result = begin_put(channel, bytes, with, budget, begun);
+    Begun begun = not_begun();
+    Post result = begin_put(channel, bytes, 0, with, budget, begun);
     if (result.kind != POSTED) return result;
     put.lane = begun.lane;
-    result = write_bytes(channel.lanes[begun.lane], bytes, begun.has_signal ? &begun.signal : nullptr, budget, put.write,
-                         put.last);
+    result = write_bytes(channel.lanes[begun.lane], bytes, beside_of(begun), budget, put.write, put.last);
     return result.kind == POSTED ? end_put(channel, with, begun, budget, put) : result;
 }
 
 // The same, as the shares of so many threads, all written by this one.
 TRUNKLINE_CALL Post put_shares(const Channel &channel, const Bytes &bytes, u32 threads, const With &with, Budget &budget,
                              Put &put) {
-    Begun begun;
-    Post result = begin_put(channel, bytes, with, budget, begun);
+    Begun begun = not_begun();
+    Post result = begin_put(channel, bytes, threads, with, budget, begun);
     if (result.kind != POSTED) return result;
     put.lane = begun.lane;
-    result = write_shares(channel.lanes[begun.lane], bytes, threads, begun.has_signal ? &begun.signal : nullptr, budget,
-                          put.write, put.last);
+    result = write_shares(channel.lanes[begun.lane], bytes, threads, beside_of(begun), budget, put.write, put.last);
     return result.kind == POSTED ? end_put(channel, with, begun, budget, put) : result;
 }
 

@@ -23,8 +23,8 @@ Device queues between two ranks of this process. Kernels are threads, and entrie
   M2 device   by a thread, for a kernel of a GPU, from and to memory of the GPU
   M2 pinned   the same, from and to memory of the host that the GPU sees
 
-  B1  put + wait by ticket, by a counter that goes with it (fused), by a companion's WAIT; a signal; a put with
-      a signal there and back (half of it); batches of 1, 16 and 64
+  B1  put + wait by ticket, by a counter that its own entry raises (fused), by one that a companion queue raises,
+      which WAITs for the put; a signal; a put with a signal there and back (half of it); batches of 1, 16 and 64
   B2  producers of one queue
   B3  what a pass over 1,024 idle queues takes, and an entry of a full batch, without the other side
   B4  one counter for 64 peers against 64 tickets

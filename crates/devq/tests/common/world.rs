@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Release};
 
 use trunkline_devq::{HeapWords, Job, Memory, Outcome, Port, Slots, heap};
-use trunkline_proto::wire::devq::{Entry, Status, Work};
+use trunkline_proto::wire::devq::{Entry, Remote, Status, Work};
 
 /// Words of payload that the far side has.
 pub const DATA_WORDS: u64 = 4096;
@@ -150,7 +150,7 @@ impl Executor {
         }
         let Job::Execute(Entry { work, .. }) = job else { return };
         let value = match work {
-            Work::Write { .. } | Work::WriteInline { .. } => {
+            Work::Write { .. } | Work::WriteCounted { .. } | Work::WriteInline { .. } => {
                 let left = &mut self.under_way[at].left;
                 if !left.is_empty() {
                     let piece = left.swap_remove(dice.below(left.len() as u64) as usize);
@@ -223,11 +223,22 @@ impl Executor {
     }
 }
 
+/// Words of a WRITE, each of which is placed by itself.
+fn pieces(to: &Remote, len: u64) -> Vec<u64> {
+    (0..len / 8).map(|word| to.addr + word * 8).collect()
+}
+
 impl Port for Executor {
     fn begin(&mut self, queue: u32, index: u64, job: &Job) -> Option<Outcome> {
+        if let Job::Count { at, value, .. } = job {
+            assert_eq!((at.key, at.peer), (key::COUNTERS, 0), "it is the process's own");
+            Memory::add(&self.counters, at.addr, u64::from(*value), AcqRel);
+            return Some(Outcome::Done(0));
+        }
         let left = match job {
-            Job::Execute(Entry { work: Work::Write { to, len, .. }, .. }) => {
-                (0..len / 8).map(|word| to.addr + word * 8).collect()
+            Job::Execute(Entry { work: Work::Write { to, len, .. }, .. }) => pieces(to, *len),
+            Job::Execute(Entry { work: Work::WriteCounted { to, len, .. }, .. }) => {
+                pieces(to, u64::from(*len))
             }
             _ => Vec::new(),
         };

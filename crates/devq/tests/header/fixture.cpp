@@ -122,7 +122,7 @@ static void channel_act(Twin &twin, u64 act, const u64 *args, u64 *out, Budget &
     Addition signal = addition(1, args[5], args[6]);
     Addition counter = addition(1, args[7], args[8]);
     u64 has = args[4];
-    With with = {has & 1 ? &signal : nullptr, has & 2 ? &counter : nullptr, (has & 4) != 0, (has & 8) != 0};
+    With with = {has & 1 ? &signal : nullptr, has & 2 ? &counter : nullptr, (has & 4) != 0, (has & 8) != 0, (has & 16) != 0};
     Put done = {0, {0, 0, 0}, {0, 0, 0}};
     Ticket ticket = {0, 0, 0};
     Remote word = signal.at;

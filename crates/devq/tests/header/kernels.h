@@ -62,7 +62,7 @@ TRUNKLINE_CALL u64 lead(const Job &job, const Channel &channel, Budget &budget) 
     failed += bad(wait(*channel.lanes[0].main, ticket, budget));
     Completion found = {0, 0, 0};
     failed += completion(*channel.lanes[0].main, ticket, found) != HERE || found.value != 5;
-    With with = {&signal, &counter, false, true};
+    With with = {&signal, &counter, false, true, false};
     Bytes bytes = {here, there, 100};
     failed += bad(put_shares(channel, bytes, 1, with, budget, done));
     failed += bad(post_on(channel, 0, entry_barrier(), budget, ticket)) + bad(post_on(channel, 0, entry_show(), budget, ticket));
@@ -117,7 +117,7 @@ TRUNKLINE_CALL void exercise(const Job &job, Group group) {
     Channel channel = {lanes, job.lanes, job.channel, job.channel + 2 * job.lanes};
     Addition signal = add_to_slot(Remote{0, 3, 0}, SIGNAL, 1);
     Addition counter = add_to_slot(Remote{0, 3, 0}, COUNTER, 1);
-    With both = {&signal, &counter, false, false}, none = {nullptr, nullptr, false, false};
+    With both = {&signal, &counter, false, false, false}, none = {nullptr, nullptr, false, false, false};
     Bytes bytes = {{8192, 1}, {4096, 2, 0}, 1000};
     Budget budget = looks(job.looks);
     Put done = {0, {0, 0, 0}, {0, 0, 0}};

@@ -67,7 +67,7 @@ void nic_do(const mlx5::QueuePair *main, const mlx5::QueuePair *companion, u64 a
     Remote there = {args[3], (u32)args[4], 0};
     Addition signal = {{args[6], (u32)args[4], 0}, args[7], false};
     Addition counter = {{args[8], (u32)args[9], 0}, args[10], false};
-    With with = {args[11] & 1 ? &signal : nullptr, args[11] & 2 ? &counter : nullptr, false, (args[11] & 4) != 0};
+    With with = {args[11] & 1 ? &signal : nullptr, args[11] & 2 ? &counter : nullptr, false, (args[11] & 4) != 0, false};
     Ticket ticket = {0, 0, 0}, write_done = {0, 0, 0};
     Wait how = good();
     switch (act) {

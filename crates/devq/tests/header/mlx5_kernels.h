@@ -23,7 +23,7 @@ TRUNKLINE_CALL trunkline::u64 exercise_once(const NicJob &job, const trunkline::
     using namespace trunkline;
     Budget budget = looks(job.looks);
     Addition signal = {job.signal, 1, false}, counter = {job.counter, 1, false};
-    With with = {&signal, &counter, false, false};
+    With with = {&signal, &counter, false, false, false};
     Bytes bytes = {job.here, job.there, 64};
     Ticket write_done = {0, 0, 0}, last = {0, 0, 0};
     u64 number = 42;

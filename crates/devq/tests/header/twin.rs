@@ -60,6 +60,12 @@ impl Port for Executor {
                 }
                 Outcome::Done(0)
             }
+            Job::Count { at, value, .. } => {
+                if at.addr / 8 < 48 {
+                    self.slots.add(at.addr, value.into(), Release);
+                }
+                Outcome::Done(0)
+            }
             Job::Execute(_) if self.fails == Some((queue, index)) => {
                 Outcome::Failed { status: Status::Other(77), reason: 5 }
             }
@@ -117,7 +123,7 @@ impl World {
             shape = if plan.checked { shape.checked() } else { shape };
             shape = if is_device { shape.for_device() } else { shape };
             let queue = Queue::create(heap(shape.bytes()), shape, plan.first, &page, planted()).unwrap();
-            assert!(drain.add(queue.clone(), Rules { is_ordered: false, window: 4 }));
+            assert!(drain.add(queue.clone(), Rules { is_ordered: false, me: 0, window: 4 }));
             queue
         };
         let queues = (0..count).map(make).collect();
@@ -434,6 +440,7 @@ impl<'w> Rust<'w> {
             counter: (has & 2 != 0).then_some(counting),
             signal_per_lane: has & 4 != 0,
             counter_after_signal: has & 8 != 0,
+            counter_in_entry: has & 16 != 0,
         };
         let channel = &self.channel;
         match act {

@@ -220,7 +220,8 @@ impl<N: Network> Executor<N> {
         self.next += 1;
         self.jobs.grow(WINDOW.min(depth));
         // An atomic is held until the writes before it are placed, whatever the network promises.
-        let taken = self.drain.add(queue.clone(), Rules { is_ordered: false, window: WINDOW });
+        let taken =
+            self.drain.add(queue.clone(), Rules { is_ordered: false, me: self.jobs.me(), window: WINDOW });
         debug_assert!(taken, "its number and its doorbell are nobody else's");
         let mut directory = self.directory.lock().unwrap_or_else(PoisonError::into_inner);
         directory.insert(number, queue.clone());

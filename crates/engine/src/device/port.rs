@@ -9,10 +9,10 @@ use trunkline_devq::{Job, Outcome, Port};
 use trunkline_mem::Memory;
 use trunkline_proto::mutant::Mutant;
 use trunkline_proto::rma::atomic::Action;
-use trunkline_proto::wire::devq::{Atomic, Entry, Poison, Remote, Status, Work};
+use trunkline_proto::wire::devq::{Atomic, Entry, Local, Poison, Remote, Status, Work};
 
 use crate::device::network::{Carried, Ended, Failure, Network, Place};
-use crate::device::region::{Copies, Found, Regions};
+use crate::device::region::{Copies, Found, Key, Regions};
 use crate::device::rest::{Ready, Rest, bring, copy, get, put};
 use crate::rma::{Member, Source};
 
@@ -107,6 +107,12 @@ impl<N: Network> Jobs<N> {
         self.over.reserve(room - self.over.len());
         self.ended.reserve(room - self.ended.len());
         self.poisons.reserve(room - self.poisons.len());
+    }
+
+    /// The rank of this process.
+    #[must_use]
+    pub const fn me(&self) -> Member {
+        self.me
     }
 
     /// The network, for what is no entry's.
@@ -307,6 +313,10 @@ impl<N: Network> Jobs<N> {
     }
 
     fn say_poison(&mut self, place: Place, word: u64) {
+        if place.member == self.me {
+            self.regions.poison_own(place.heap, place.offset, word);
+            return;
+        }
         if !self.mutant.is("dev-poison-needs-a-link") {
             // Who is gone waits for nothing.
             let _said = self.network.spoil(place, word);
@@ -338,20 +348,11 @@ impl<N: Network> Jobs<N> {
         match entry.work {
             Work::Nop | Work::Barrier | Work::Wait { .. } | Work::Show => Ok(Ready::Done(0)),
             Work::Write { imm: Some(_), .. } | Work::Notify { .. } => Err(UNSUPPORTED),
-            Work::Write { from, to, len, imm: None } => {
-                let source = self.regions.here(from.key, from.addr, len)?;
-                let found = self.regions.find(self.me, to.peer, to.key, to.addr, len)?;
-                let (from_bytes, to_bytes) = ((&source.memory, from.addr), to.addr);
-                match found {
-                    _ if len == 0 => Ok(Ready::Done(0)),
-                    Found::Here { memory, copies, .. } => {
-                        copy(source.copies.as_ref().or(copies), from_bytes, (memory, to_bytes), len)
-                    }
-                    Found::There { heap } => {
-                        let to = Place { member: to.peer, heap, offset: to.addr };
-                        Ok(put(source, from.addr, to, len))
-                    }
-                }
+            Work::Write { from, to, len, imm: None } => self.look_at_write(from, to, len),
+            Work::WriteCounted { from, to, len, counter, key, poisoned, .. } => {
+                // A counter that cannot be raised is found before anything is written.
+                self.regions.here(key, counter, if poisoned { 16 } else { 8 })?;
+                self.look_at_write(from, to, len.into())
             }
             Work::WriteInline { bytes, to } => {
                 let len = bytes.bytes().len() as u64;
@@ -389,6 +390,23 @@ impl<N: Network> Jobs<N> {
         }
     }
 
+    #[inline]
+    fn look_at_write(&self, from: Local, to: Remote, len: u64) -> Result<Ready, Status> {
+        let source = self.regions.here(from.key, from.addr, len)?;
+        let found = self.regions.find(self.me, to.peer, to.key, to.addr, len)?;
+        let (from_bytes, to_bytes) = ((&source.memory, from.addr), to.addr);
+        match found {
+            _ if len == 0 => Ok(Ready::Done(0)),
+            Found::Here { memory, copies, .. } => {
+                copy(source.copies.as_ref().or(copies), from_bytes, (memory, to_bytes), len)
+            }
+            Found::There { heap } => {
+                let to = Place { member: to.peer, heap, offset: to.addr };
+                Ok(put(source, from.addr, to, len))
+            }
+        }
+    }
+
     fn look_at_atomic(&self, at: Remote, change: Atomic, poisoned: bool) -> Result<Ready, Status> {
         let len = if poisoned { 16 } else { 8 };
         let heap = match self.regions.find(self.me, at.peer, at.key, at.addr, len)? {
@@ -404,7 +422,10 @@ impl<N: Network> Jobs<N> {
             // Where NICs execute atomics, all of a word's are theirs.
             Found::Here { heap: Some(heap), .. } if !self.network.executes() => heap,
             Found::Here { memory, .. } => {
-                let changed = memory.update(at.addr, |old| Some(change.apply(old)));
+                let changed = match change {
+                    Atomic::Add(value) => memory.add(at.addr, value),
+                    _ => memory.update(at.addr, |old| Some(change.apply(old))),
+                };
                 let old = changed.map_err(|_| Status::Access)?;
                 return Ok(Ready::Done(if change.fetches() { old } else { 0 }));
             }
@@ -434,6 +455,26 @@ impl<N: Network> Jobs<N> {
             self.advance(flight);
         }
         true
+    }
+
+    /// Raises a counter of this process. Nothing waits for its end, but if it fails the counter is poisoned.
+    fn count(&mut self, queue: u32, at: Remote, value: u32, poisoned: bool) {
+        let failed = |status| Poison { status, queue };
+        match self.look_at_atomic(at, Atomic::Add(value.into()), poisoned) {
+            Ok(Ready::Done(_)) => {}
+            Ok(Ready::Changed(rest, _) | Ready::Later(rest, _) | Ready::Both(rest, _)) => {
+                let Some(flight) = self.launch(None, rest) else { return };
+                let error = self.regions.error_word(self.me, at.peer, at.key, at.addr, poisoned);
+                let heap = Key::from_bits(at.key).number();
+                if let (Some(flight), Some(offset)) = (self.flights.get_mut(flight as usize), error) {
+                    let word = failed(Status::Network).to_word();
+                    flight.poison = Some((Place { member: at.peer, heap, offset }, word));
+                }
+                self.advance(flight);
+            }
+            // The region has ended meanwhile.
+            Err(status) => self.poison(at, poisoned, failed(status)),
+        }
     }
 
     /// Sets the error word of what will not be changed.
@@ -471,14 +512,17 @@ impl<N: Network> Jobs<N> {
 
 impl<N: Network> Port for Jobs<N> {
     fn begin(&mut self, queue: u32, index: u64, job: &Job) -> Option<Outcome> {
-        let entry = match job {
-            Job::Poison { at, poisoned, poison } => {
-                // Waiters here hear of the failure at once, whoever has the word.
-                self.poison(*at, *poisoned, *poison);
-                return Some(Outcome::Done(0));
-            }
-            Job::Execute(entry) => entry,
-        };
+        match job {
+            Job::Execute(entry) => return self.execute(queue, index, entry),
+            Job::Count { at, value, poisoned } => self.count(queue, *at, *value, *poisoned),
+            // Waiters here hear of the failure at once, whoever has the word.
+            Job::Poison { at, poisoned, poison } => self.poison(*at, *poisoned, *poison),
+        }
+        Some(Outcome::Done(0))
+    }
+
+    #[inline]
+    fn execute(&mut self, queue: u32, index: u64, entry: &Entry) -> Option<Outcome> {
         match self.look(entry) {
             Ok(Ready::Done(value)) => Some(Outcome::Done(value)),
             Err(status) => Some(Outcome::Failed { status, reason: 0 }),

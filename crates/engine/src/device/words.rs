@@ -155,6 +155,11 @@ impl DeviceMemory for Words {
     }
 
     #[inline]
+    fn is_same(&self, other: &Self) -> bool {
+        self.memory.addr() == other.memory.addr()
+    }
+
+    #[inline]
     fn pause(&self) {
         match &self.ringer {
             Some(ringer) => ringer.waits(),

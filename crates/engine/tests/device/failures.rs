@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use trunkline_devq::{Budget as _, Condition, Memory as _, Queue, Slots, WaitError};
+use trunkline_devq::{Addition, Budget as _, Condition, Memory as _, Queue, Slots, WaitError};
 use trunkline_engine::device::Words;
 use trunkline_proto::wire::devq::{Aborted, Entry, Local, Status, Work};
 
@@ -120,6 +120,31 @@ fn bare_signals_are_poisoned_in_their_table() {
         let Err(WaitError::Poisoned(poison)) = seen else { panic!("{way:?}: {seen:?}") };
         assert_eq!((poison.status, poison.queue), (Status::Access, queue.shape().number()));
         assert_eq!(slots.slot(5).unwrap().poison(&other.words()), None);
+    }
+}
+
+/// A WRITE that raises a counter here, behind one that fails: the counter is poisoned, whichever kind it is; one before that is raised.
+#[test]
+fn counters_of_writes_are_poisoned() {
+    for way in WAYS {
+        let ranks = ranks(2, way);
+        let rank = &ranks[0];
+        let bare = Slots::Bare { values: TABLE.values, errors: TABLE.errors, count: TABLE.count };
+        let of_bare = |number| bare.slot(number).unwrap();
+        for (good, bad, poisoned) in [(of_bare(4), of_bare(5), false), (rank.slot(9), rank.slot(10), true)] {
+            let queue = rank.queues.queue(8).unwrap();
+            let counted = |slot: trunkline_devq::Slot| {
+                let counter = Addition { at: rank.at(0, slot.value), value: 7, poisoned };
+                counter.with(rank.write(0, 1, 0, 8)).unwrap()
+            };
+            let all = [counted(good), broken(rank, 0), counted(bad)];
+            queue.post(&all, &mut patience()).unwrap();
+            let (words, until) = (rank.words(), Condition::AtLeast(7));
+            assert_eq!(good.wait(&words, until, &mut patience(), planted()), Ok(7), "{way:?}");
+            let seen = bad.wait(&words, until, &mut patience(), planted());
+            let Err(WaitError::Poisoned(poison)) = seen else { panic!("{way:?}: {seen:?}") };
+            assert_eq!((poison.status, poison.queue), (Status::Access, queue.shape().number()));
+        }
     }
 }
 

@@ -3,7 +3,7 @@
 use trunkline_devq::{Memory as _, WaitError};
 use trunkline_engine::device::{Region, UNSUPPORTED, Words};
 use trunkline_mem::Memory;
-use trunkline_proto::wire::devq::{Atomic, Entry, Local, Remote, Status, Work};
+use trunkline_proto::wire::devq::{Atomic, Count, Entry, Local, Remote, Status, Work};
 
 use crate::ranks::{BYTES, Rank, SLOTS, TABLE, WAYS, bytes_of, done, patience, pattern, ranks};
 
@@ -22,6 +22,7 @@ fn keys_and_bounds_are_checked() {
     for way in WAYS {
         let ranks = ranks(2, way);
         let rank = &ranks[0];
+        rank.memory.write(0, &pattern(64, 7)).unwrap();
         let before = bytes_of(&ranks[1].memory, 0, BYTES);
         let (end, wild) = (BYTES as u64, 0x4242_4242);
         let from = |addr| rank.here(addr);
@@ -45,7 +46,17 @@ fn keys_and_bounds_are_checked() {
                 Entry::new(Work::Atomic { at: at(end - 8), change: Atomic::Add(1), poisoned: true }),
                 rank.inline(&[1; 24], peer, end - 23),
             ];
-            for entry in wrong {
+            // A counter that cannot be raised: nothing is written.
+            let counted = |at: Local, poisoned| {
+                let work = write(from(0), rank.at(peer, 0), 8).work;
+                Entry::new(work.counted(Count { at, value: 1, poisoned }).unwrap())
+            };
+            let uncounted = [
+                counted(from(end), false),
+                counted(from(end - 8), true),
+                counted(Local { key: wild, ..from(0) }, true),
+            ];
+            for entry in wrong.into_iter().chain(uncounted) {
                 assert_eq!(status_of(rank, entry), Status::Access, "{way:?}: {entry:?}");
             }
         }

@@ -95,8 +95,11 @@ fn a_counter_that_eight_peers_share_is_the_sum() {
             let bytes = Bytes { from: rank.here(0), to: rank.at(peer, 64), len: 1000 };
             rank.memory.write(0, &pattern(1000, 3)).unwrap();
             let signal = Slots16 { at: rank.at(peer, SLOTS) }.add(5, 1);
-            for _ in 0..rounds {
-                let with = With { signal: Some(signal), counter: Some(counter), ..With::default() };
+            for round in 0..rounds {
+                let (signal, counter) = (Some(signal), Some(counter));
+                // By the companion, and by the put's own entry.
+                let counter_in_entry = round % 2 == 1;
+                let with = With { signal, counter, counter_in_entry, ..With::default() };
                 channel.put(&bytes, &with, &mut patience()).unwrap();
             }
             channel.flush(&mut patience()).unwrap();

@@ -77,6 +77,7 @@ pub(super) fn seeds() -> Vec<Vec<u8>> {
         atomic(Atomic::AddMasked { add: 1, boundaries: 1 << 31 }, false),
         Work::Notify { peer: 1, imm: 2 },
         Work::Nop,
+        Work::WriteCounted { from: here, to: there, len: 64, counter: 8, key: 9, value: 10, poisoned: true },
     ];
     let input = |index: u64, checked: bool, words: &[u64]| {
         let mut out = index.to_le_bytes().to_vec();

@@ -3,6 +3,7 @@
 mod card;
 mod completion;
 mod entry;
+mod inline;
 mod layout;
 mod post;
 mod status;
@@ -12,9 +13,8 @@ mod window;
 
 pub use card::{CARD_WORDS, CONFIG_WORDS, CardError, WindowCard};
 pub use completion::{Completion, Owner};
-pub use entry::{
-    Atomic, Entry, EntryError, Fence, INLINE_BYTES_MAX, Inline, LENGTH_MAX, Local, Remote, Work,
-};
+pub use entry::{Atomic, Count, Entry, EntryError, Fence, LENGTH_MAX, Local, Remote, Work};
+pub use inline::{INLINE_BYTES_MAX, Inline};
 pub use layout::{
     BELLS_MAX, Bells, COMPLETION_BYTES, Companion, DEPTH_MAX, DEPTH_MIN, ENTRY_BYTES, Frontier, LINE_BYTES,
     Shape, ShapeError, VERSION, at,

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc;
 use std::time::Instant;
 
-use trunkline_devq::{Queue, Ticket};
+use trunkline_devq::{Lane, Queue, Ticket};
 use trunkline_engine::Mutant;
 use trunkline_engine::device::{Executor, Network, Words};
 use trunkline_proto::wire::devq::{Entry, Work};
@@ -268,10 +268,10 @@ fn put_and_count<N: Network + 'static>(
     way: Way,
     size: (usize, usize),
 ) -> Result<Row, DeviceBenchError> {
-    let entries = [ranks[0].put(size.0), ranks[0].count(0)];
+    let entry = [ranks[0].put_counted(size.0, 0)?];
     let mut counted = ranks[0].value(0);
     puts(ranks, ("put + fused counter", way, 2), size, || {
-        queue.post(&entries, &mut patience())?;
+        queue.post(&entry, &mut patience())?;
         counted += 1;
         ranks[0].wait(0, counted)
     })
@@ -283,12 +283,11 @@ fn put_and_companion<N: Network + 'static>(
     way: Way,
     size: (usize, usize),
 ) -> Result<Row, DeviceBenchError> {
-    let put = [ranks[0].put(size.0)];
+    let lane = Lane { main: queue.clone(), directory: ranks[0].queues.finder() };
+    let (bytes, counter) = (ranks[0].bytes(size.0), ranks[0].counter(1));
     let mut counted = ranks[0].value(1);
     puts(ranks, ("put + companion's counter", way, 3), size, || {
-        let of = queue.post(&put, &mut patience())?;
-        let wait = Entry::new(Work::Wait { queue: of.queue, index: of.index });
-        companion.post(&[wait, ranks[0].count(1)], &mut patience())?;
+        lane.write_and_count(companion, &bytes, &counter, &mut patience())?;
         counted += 1;
         ranks[0].wait(1, counted)
     })
@@ -392,11 +391,12 @@ fn fan_out(print: Print<'_>, found: &mut Found) -> Result<(), BenchError> {
     let rank = &ranks[0];
     let queues: Result<Vec<_>, _> = (0..PEERS).map(|_| rank.queue(16)).collect();
     let queues = queues?;
+    let counted_put = [rank.put_counted(8, 5)?];
     let mut counted = rank.value(5);
     let mut tickets = Vec::with_capacity(PEERS);
     let by_counter = Times::take(200, 1, |_| {
         for queue in &queues {
-            queue.post(&[rank.put(8), rank.count(5)], &mut patience())?;
+            queue.post(&counted_put, &mut patience())?;
         }
         counted += PEERS as u64;
         rank.wait(5, counted)

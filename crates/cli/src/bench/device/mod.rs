@@ -38,6 +38,9 @@ pub(crate) enum DeviceBenchError {
     /// A queue did not take an entry.
     #[error(transparent)]
     Post(#[from] trunkline_devq::Refusal),
+    /// An operation was not posted.
+    #[error(transparent)]
+    Operation(#[from] trunkline_devq::OpError),
     /// An entry, or a signal, failed or did not come.
     #[error(transparent)]
     Wait(#[from] trunkline_devq::WaitError),

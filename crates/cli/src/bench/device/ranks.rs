@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use trunkline_devq::{Condition, Queue, Slot};
+use trunkline_devq::{Addition, Bytes, Condition, Queue, Slot};
 use trunkline_engine::device::{
     Carried, Ended, ErrorTable, Failure, Far, Key, Mode, Network, Patience, Place, Queues, Region, Rma, Words,
 };
@@ -181,9 +181,24 @@ impl<N: Network + 'static> Rank<N> {
     }
 
     pub(super) fn put(&self, bytes: usize) -> Entry {
+        let Bytes { from, to, len } = self.bytes(bytes);
+        Entry::new(Work::Write { from, to, len, imm: None })
+    }
+
+    /// The same, and it raises a counter here.
+    pub(super) fn put_counted(&self, bytes: usize, slot: u64) -> Result<Entry, DeviceBenchError> {
+        let entry = self.counter(slot).with(self.put(bytes));
+        entry.ok_or_else(|| DeviceBenchError::Ranks("no entry has room for it".to_owned()))
+    }
+
+    pub(super) fn bytes(&self, len: usize) -> Bytes {
         let from = Local { addr: 0, key: self.keys[0].bits() };
-        let to = self.remote(1 - self.me, 0);
-        Entry::new(Work::Write { from, to, len: bytes as u64, imm: None })
+        Bytes { from, to: self.remote(1 - self.me, 0), len: len as u64 }
+    }
+
+    /// What is added to a counter here.
+    pub(super) fn counter(&self, slot: u64) -> Addition {
+        Addition { at: self.remote(self.me, SLOTS + 128 * slot), value: 1, poisoned: true }
     }
 
     pub(super) fn add(&self, peer: u32, slot: u64) -> Entry {

@@ -36,15 +36,24 @@ impl Completion {
     pub const NONE: u64 = 0xff << 56 | (Status::WRITING as u64) << 32;
 
     /// The first word, once the second is written.
+    #[inline]
     #[must_use]
     pub fn head(&self, shape: &Shape, index: u64) -> u64 {
         first(shape, index, self.status.to_bits(), self.op)
     }
 
     /// The first word while the second is being written.
+    #[inline]
     #[must_use]
     pub fn writing(shape: &Shape, index: u64) -> u64 {
-        first(shape, index, Status::WRITING, 0)
+        Self::writing_of(first(shape, index, 0, 0))
+    }
+
+    /// The same of the first word that it will be.
+    #[inline]
+    #[must_use]
+    pub const fn writing_of(head: u64) -> u64 {
+        head & !(0xff_ffff << 32) | (Status::WRITING as u64) << 32
     }
 
     /// Reads a first word, as far as it concerns an index.
@@ -66,6 +75,7 @@ impl Completion {
     }
 }
 
+#[inline]
 fn first(shape: &Shape, index: u64, status: u16, op: u8) -> u64 {
     let rest = u32::from(status) | u32::from(op) << 16 | u32::from(shape.owner(index)) << 24;
     word(index as u32, rest)

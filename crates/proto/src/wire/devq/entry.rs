@@ -1,9 +1,7 @@
 //! An entry of a device queue: 64 bytes, eight words.
 
+use super::inline::Inline;
 use super::{halves, word};
-
-/// Bytes that a WRITE may carry itself.
-pub const INLINE_BYTES_MAX: usize = 24;
 
 /// Longest WRITE or READ.
 pub const LENGTH_MAX: u64 = 1 << 30;
@@ -53,44 +51,15 @@ pub struct Remote {
     pub key: u32,
 }
 
-/// Bytes in an entry.
+/// What is added to a counter of this process when an entry has completed.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Inline {
-    bytes: [u8; INLINE_BYTES_MAX],
-    len: u8,
-}
-
-impl Inline {
-    /// The bytes; `None` if there are more than fit.
-    #[must_use]
-    pub fn new(from: &[u8]) -> Option<Self> {
-        let mut bytes = [0; INLINE_BYTES_MAX];
-        bytes.get_mut(..from.len())?.copy_from_slice(from);
-        Some(Self { bytes, len: from.len() as u8 })
-    }
-
-    /// The bytes.
-    #[must_use]
-    pub fn bytes(&self) -> &[u8] {
-        self.bytes.get(..usize::from(self.len)).unwrap_or(&[])
-    }
-
-    fn words(&self) -> [u64; 3] {
-        let at =
-            |n: usize| self.bytes.iter().skip(8 * n).take(8).rev().fold(0, |w, b| w << 8 | u64::from(*b));
-        [at(0), at(1), at(2)]
-    }
-
-    /// `None` if there are too many, or bytes behind the last one.
-    fn from_words(words: [u64; 3], len: u64) -> Option<Self> {
-        let mut bytes = [0; INLINE_BYTES_MAX];
-        for (into, word) in bytes.chunks_exact_mut(8).zip(words) {
-            into.copy_from_slice(&word.to_le_bytes());
-        }
-        let len = u8::try_from(len).ok()?;
-        let rest = bytes.get(usize::from(len)..)?;
-        rest.iter().all(|byte| *byte == 0).then_some(Self { bytes, len })
-    }
+pub struct Count {
+    /// The counter's word, of 8 bytes and aligned.
+    pub at: Local,
+    /// Added.
+    pub value: u32,
+    /// Whether a poison word stands behind it.
+    pub poisoned: bool,
 }
 
 /// How a word of 8 bytes is changed.
@@ -169,6 +138,24 @@ pub enum Work {
         /// What the other side is told when they are there.
         imm: Option<u32>,
     },
+    /// The same, and a counter of this process is raised once it has completed ([`count`](Self::count)). Fields of their own and no [`Count`]: so
+    /// an entry stays as small as without.
+    WriteCounted {
+        /// From.
+        from: Local,
+        /// To.
+        to: Remote,
+        /// At most [`LENGTH_MAX`].
+        len: u32,
+        /// The counter's word, of 8 bytes and aligned.
+        counter: u64,
+        /// Its region.
+        key: u32,
+        /// Added.
+        value: u32,
+        /// Whether a poison word stands behind it.
+        poisoned: bool,
+    },
     /// Bytes of the entry.
     WriteInline {
         /// The bytes.
@@ -214,6 +201,34 @@ pub enum Work {
     Barrier,
 }
 
+impl Work {
+    /// The counter that it raises once it has completed.
+    #[inline]
+    #[must_use]
+    pub const fn count(&self) -> Option<Count> {
+        match *self {
+            Self::WriteCounted { counter: addr, key, value, poisoned, .. } => {
+                Some(Count { at: Local { addr, key }, value, poisoned })
+            }
+            _ => None,
+        }
+    }
+
+    /// A WRITE that raises a counter besides; `None` of anything else, and of more bytes than an entry has.
+    #[must_use]
+    pub const fn counted(self, count: Count) -> Option<Self> {
+        let Self::Write { from, to, len, imm: None } = self else { return None };
+        if len > LENGTH_MAX {
+            return None;
+        }
+        let Count { at: Local { addr: counter, key }, value, poisoned } = count;
+        Some(Self::WriteCounted { from, to, len: len as u32, counter, key, value, poisoned })
+    }
+}
+
+// It is copied on the way to whoever executes it.
+const _: () = assert!(size_of::<Entry>() <= 64);
+
 /// An entry could not be read.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum EntryError {
@@ -258,21 +273,18 @@ mod flag {
     pub(super) const IMMEDIATE: u8 = 16;
     pub(super) const MORE: u8 = 32;
     pub(super) const POISONED: u8 = 64;
+    pub(super) const COUNTED: u8 = 128;
     /// Those that any entry may have.
     pub(super) const OF_ALL: u8 = COMPLETES | FENCE_READS_AND_ATOMICS | FENCE_ALL | MORE;
 }
 
-/// An entry's words, apart.
-#[derive(Default)]
-struct Fields {
+/// An entry's words, and what some of them say.
+struct Fields<'w> {
+    words: &'w [u64; 8],
     op: u8,
     flags: u8,
-    local: u64,
-    remote: u64,
+    tag: u16,
     keys: (u32, u32),
-    len: u64,
-    operand: u64,
-    comparand: u64,
     peer: u32,
 }
 
@@ -295,7 +307,7 @@ impl Entry {
     pub const fn op(&self) -> u8 {
         match self.work {
             Work::Nop => 0,
-            Work::Write { .. } | Work::WriteInline { .. } => 1,
+            Work::Write { .. } | Work::WriteCounted { .. } | Work::WriteInline { .. } => 1,
             Work::Read { .. } => 2,
             Work::Atomic { change, .. } => match change {
                 Atomic::Add(_) => 3,
@@ -312,79 +324,22 @@ impl Entry {
     }
 
     /// The entry's words at an index.
+    #[inline(always)]
     #[must_use]
     pub fn to_words(&self, index: u64, checked: bool) -> [u64; 8] {
-        let fields = self.fields();
-        let kind = u32::from(fields.op) | u32::from(fields.flags) << 8 | u32::from(self.tag) << 16;
-        let mut words = [
-            word(sequence(index), kind),
-            fields.local,
-            fields.remote,
-            word(fields.keys.0, fields.keys.1),
-            fields.len,
-            fields.operand,
-            fields.comparand,
-            word(fields.peer, 0),
-        ];
-        if checked {
-            words[7] = word(fields.peer, check(&words));
-        }
-        words
-    }
-
-    fn fields(&self) -> Fields {
-        let mut fields = Fields { op: self.op(), flags: self.flags(), ..Fields::default() };
-        match self.work {
-            Work::Nop | Work::Show | Work::Barrier => {}
-            Work::Write { from, to, len, imm } => {
-                fields.local = from.addr;
-                fields.len = len;
-                fields.operand = imm.unwrap_or_default().into();
-                fields.put(from.key, to);
-            }
-            Work::WriteInline { bytes, to } => {
-                [fields.local, fields.operand, fields.comparand] = bytes.words();
-                fields.len = bytes.len.into();
-                fields.put(0, to);
-            }
-            Work::Read { into, from, len } => {
-                fields.local = into.addr;
-                fields.len = len;
-                fields.put(into.key, from);
-            }
-            Work::Atomic { at, change, .. } => {
-                fields.put(0, at);
-                (fields.operand, fields.comparand) = match change {
-                    Atomic::Add(value) | Atomic::Set(value) | Atomic::Max(value) => (value, 0),
-                    Atomic::SwapIf { expect, swap } => (swap, expect),
-                    Atomic::AddMasked { add, boundaries } => (add, boundaries),
-                };
-            }
-            Work::Wait { queue, index } => {
-                fields.remote = index;
-                fields.keys.1 = queue;
-            }
-            Work::Notify { peer, imm } => {
-                fields.peer = peer;
-                fields.operand = imm.into();
-            }
-        }
-        fields
-    }
-
-    fn flags(&self) -> u8 {
+        let (op, of_work, [local, remote, keys, len, operand, comparand, peer]) = self.work.parts();
         let fence = match self.fence {
             Fence::None => 0,
             Fence::ReadsAndAtomics => flag::FENCE_READS_AND_ATOMICS,
             Fence::All => flag::FENCE_ALL,
         };
-        let of_work = match self.work {
-            Work::WriteInline { .. } => flag::INLINE,
-            Work::Write { imm: Some(_), .. } => flag::IMMEDIATE,
-            Work::Atomic { poisoned: true, .. } => flag::POISONED,
-            _ => 0,
-        };
-        flag::COMPLETES | fence | of_work | if self.more { flag::MORE } else { 0 }
+        let flags = flag::COMPLETES | fence | of_work | if self.more { flag::MORE } else { 0 };
+        let kind = u32::from(op) | u32::from(flags) << 8 | u32::from(self.tag) << 16;
+        let mut words = [word(sequence(index), kind), local, remote, keys, len, operand, comparand, peer];
+        if checked {
+            words[7] |= u64::from(check(&words)) << 32;
+        }
+        words
     }
 
     /// Reads the entry of an index.
@@ -403,33 +358,14 @@ impl Entry {
             return Err(EntryError::Check { found, expected });
         }
         let fields = Fields {
+            words,
             op: kind as u8,
             flags: (kind >> 8) as u8,
-            local: words[1],
-            remote: words[2],
+            tag: (kind >> 16) as u16,
             keys: halves(words[3]),
-            len: words[4],
-            operand: words[5],
-            comparand: words[6],
             peer,
         };
-        let fence = match fields.flags & (flag::FENCE_READS_AND_ATOMICS | flag::FENCE_ALL) {
-            0 => Fence::None,
-            flag::FENCE_READS_AND_ATOMICS => Fence::ReadsAndAtomics,
-            flag::FENCE_ALL => Fence::All,
-            _ => return Err(EntryError::Flags(fields.flags)),
-        };
-        let work = fields.work()?;
-        let used = Used::by(&work);
-        if fields.flags & flag::COMPLETES == 0 || fields.flags & !(used.flags | flag::OF_ALL) != 0 {
-            return Err(EntryError::Flags(fields.flags));
-        }
-        let others = |at: usize| words[at + 1] & !used.words[at] != 0;
-        if (0..7).fold(false, |any, at| any | others(at)) {
-            let at = (0..7).position(others).unwrap_or_default();
-            return Err(EntryError::Unused(at as u8 * 8 + 8));
-        }
-        Ok(Self { work, fence, tag: (kind >> 16) as u16, more: fields.flags & flag::MORE != 0 })
+        fields.entry()
     }
 }
 
@@ -452,6 +388,7 @@ impl Used {
         words: [Self::ALL, Self::ALL, Self::ALL, Self::ALL, Self::LOW, 0, Self::ALL],
         flags: flag::IMMEDIATE,
     };
+    const COUNTED: Self = Self { words: [Self::ALL; 7], flags: flag::COUNTED | flag::POISONED };
     const INLINE: Self = Self {
         words: [Self::ALL, Self::ALL, Self::HIGH, Self::ALL, Self::ALL, Self::ALL, Self::ALL],
         flags: flag::INLINE,
@@ -463,78 +400,178 @@ impl Used {
     const WAIT: Self = Self { words: [0, Self::ALL, Self::HIGH, 0, 0, 0, Self::HIGH], flags: 0 };
     const NOTIFY: Self = Self { words: [0, 0, 0, 0, Self::LOW, 0, Self::ALL], flags: 0 };
 
-    /// By the work. The check, if there is one, was looked at before.
-    #[inline]
-    const fn by(work: &Work) -> &'static Self {
-        match work {
-            Work::Nop | Work::Show | Work::Barrier => &Self::NOTHING,
-            Work::Write { imm: None, .. } | Work::Read { .. } => &Self::WRITE,
-            Work::Write { imm: Some(_), .. } => &Self::TELLING,
-            Work::WriteInline { .. } => &Self::INLINE,
-            Work::Atomic { change: Atomic::SwapIf { .. } | Atomic::AddMasked { .. }, .. } => &Self::COMPARING,
-            Work::Atomic { .. } => &Self::ATOMIC,
-            Work::Wait { .. } => &Self::WAIT,
-            Work::Notify { .. } => &Self::NOTIFY,
+    /// Whether this is all that an entry uses. The check, if there is one, was looked at before. A part of each operation's own way: what is constant
+    /// there takes no instruction.
+    #[inline(always)]
+    fn is_all(&self, words: &[u64; 8], flags: u8) -> Result<(), EntryError> {
+        if flags & !(self.flags | flag::OF_ALL) | !flags & flag::COMPLETES != 0 {
+            return Err(EntryError::Flags(flags));
+        }
+        let others = self.words.iter().zip(&words[1..]).fold(0, |others, (used, word)| others | word & !used);
+        if others == 0 { Ok(()) } else { Err(self.unused(words)) }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn unused(&self, words: &[u64; 8]) -> EntryError {
+        let at = self.words.iter().zip(&words[1..]).position(|(used, word)| word & !used != 0);
+        EntryError::Unused(at.unwrap_or_default() as u8 * 8 + 8)
+    }
+}
+
+impl Work {
+    /// The number of the operation, its flags, and the words behind the first one.
+    #[inline(always)]
+    fn parts(&self) -> (u8, u8, [u64; 7]) {
+        match *self {
+            Self::Nop => (0, 0, [0; 7]),
+            Self::Write { from, to, len, imm } => {
+                let keys = word(from.key, to.key);
+                let flags = if imm.is_some() { flag::IMMEDIATE } else { 0 };
+                let imm = imm.unwrap_or_default().into();
+                (1, flags, [from.addr, to.addr, keys, len, imm, 0, to.peer.into()])
+            }
+            Self::WriteCounted { from, to, len, counter, key, value, poisoned } => {
+                let (keys, count) = (word(from.key, to.key), word(key, value));
+                let flags = flag::COUNTED | if poisoned { flag::POISONED } else { 0 };
+                (1, flags, [from.addr, to.addr, keys, len.into(), counter, count, to.peer.into()])
+            }
+            Self::WriteInline { bytes, to } => {
+                let [first, second, third] = bytes.words();
+                let len = bytes.bytes().len() as u64;
+                (1, flag::INLINE, [first, to.addr, word(0, to.key), len, second, third, to.peer.into()])
+            }
+            Self::Read { into, from, len } => {
+                (2, 0, [into.addr, from.addr, word(into.key, from.key), len, 0, 0, from.peer.into()])
+            }
+            Self::Atomic { at, change, poisoned } => {
+                let (op, operand, comparand) = match change {
+                    Atomic::Add(value) => (3, value, 0),
+                    Atomic::SwapIf { expect, swap } => (4, swap, expect),
+                    Atomic::AddMasked { add, boundaries } => (5, add, boundaries),
+                    Atomic::Set(value) => (6, value, 0),
+                    Atomic::Max(value) => (7, value, 0),
+                };
+                let flags = if poisoned { flag::POISONED } else { 0 };
+                (op, flags, [0, at.addr, word(0, at.key), 0, operand, comparand, at.peer.into()])
+            }
+            Self::Wait { queue, index } => (8, 0, [0, index, word(0, queue), 0, 0, 0, 0]),
+            Self::Show => (9, 0, [0; 7]),
+            Self::Notify { peer, imm } => (10, 0, [0, 0, 0, 0, imm.into(), 0, peer.into()]),
+            Self::Barrier => (11, 0, [0; 7]),
         }
     }
 }
 
-impl Fields {
-    fn put(&mut self, local_key: u32, remote: Remote) {
-        self.remote = remote.addr;
-        self.keys = (local_key, remote.key);
-        self.peer = remote.peer;
-    }
-
-    fn here(&self) -> Local {
-        Local { addr: self.local, key: self.keys.0 }
-    }
-
-    fn there(&self) -> Remote {
-        Remote { peer: self.peer, addr: self.remote, key: self.keys.1 }
-    }
-
-    /// The work, as far as the fields that it uses say; the others are looked at by the caller.
+/// Each operation makes the whole entry in its own way: one that was put together behind them all would take twice the instructions.
+impl Fields<'_> {
     #[inline]
-    fn work(&self) -> Result<Work, EntryError> {
-        Ok(match self.op {
-            0 => Work::Nop,
-            1 if self.flags & flag::INLINE != 0 => {
-                let bytes = Inline::from_words([self.local, self.operand, self.comparand], self.len);
-                Work::WriteInline { bytes: bytes.ok_or(EntryError::Length(self.len))?, to: self.there() }
+    const fn here(&self) -> Local {
+        Local { addr: self.words[1], key: self.keys.0 }
+    }
+
+    #[inline]
+    const fn there(&self) -> Remote {
+        Remote { peer: self.peer, addr: self.words[2], key: self.keys.1 }
+    }
+
+    const fn operand(&self) -> u64 {
+        self.words[5]
+    }
+
+    const fn comparand(&self) -> u64 {
+        self.words[6]
+    }
+
+    #[inline]
+    fn entry(&self) -> Result<Entry, EntryError> {
+        match self.op {
+            0 => self.of(Work::Nop, &Used::NOTHING),
+            1 => self.write(),
+            2 => {
+                let (into, from, len) = (self.here(), self.there(), self.length()?);
+                self.of(Work::Read { into, from, len }, &Used::WRITE)
             }
-            1 => {
-                let imm = (self.flags & flag::IMMEDIATE != 0).then_some(self.operand as u32);
-                Work::Write { from: self.here(), to: self.there(), len: self.length()?, imm }
+            3 => self.atomic(Atomic::Add(self.operand()), &Used::ATOMIC),
+            4 => {
+                let change = Atomic::SwapIf { expect: self.comparand(), swap: self.operand() };
+                self.atomic(change, &Used::COMPARING)
             }
-            2 => Work::Read { into: self.here(), from: self.there(), len: self.length()? },
-            3 => self.atomic(Atomic::Add(self.operand))?,
-            4 => self.atomic(Atomic::SwapIf { expect: self.comparand, swap: self.operand })?,
-            5 => self.atomic(Atomic::AddMasked { add: self.operand, boundaries: self.comparand })?,
-            6 => self.atomic(Atomic::Set(self.operand))?,
-            7 => self.atomic(Atomic::Max(self.operand))?,
-            8 => Work::Wait { queue: self.keys.1, index: self.remote },
-            9 => Work::Show,
-            10 => Work::Notify { peer: self.peer, imm: self.operand as u32 },
-            11 => Work::Barrier,
-            op => return Err(EntryError::Operation(op)),
-        })
-    }
-
-    #[inline]
-    fn length(&self) -> Result<u64, EntryError> {
-        if self.len > LENGTH_MAX { Err(EntryError::Length(self.len)) } else { Ok(self.len) }
-    }
-
-    #[inline]
-    fn atomic(&self, change: Atomic) -> Result<Work, EntryError> {
-        if !self.remote.is_multiple_of(8) {
-            return Err(EntryError::Unaligned(self.remote));
+            5 => {
+                let change = Atomic::AddMasked { add: self.operand(), boundaries: self.comparand() };
+                self.atomic(change, &Used::COMPARING)
+            }
+            6 => self.atomic(Atomic::Set(self.operand()), &Used::ATOMIC),
+            7 => self.atomic(Atomic::Max(self.operand()), &Used::ATOMIC),
+            8 => self.of(Work::Wait { queue: self.keys.1, index: self.words[2] }, &Used::WAIT),
+            9 => self.of(Work::Show, &Used::NOTHING),
+            10 => self.of(Work::Notify { peer: self.peer, imm: self.operand() as u32 }, &Used::NOTIFY),
+            11 => self.of(Work::Barrier, &Used::NOTHING),
+            op => Err(EntryError::Operation(op)),
         }
-        Ok(Work::Atomic { at: self.there(), change, poisoned: self.flags & flag::POISONED != 0 })
+    }
+
+    #[inline]
+    fn write(&self) -> Result<Entry, EntryError> {
+        match self.flags & (flag::INLINE | flag::COUNTED | flag::IMMEDIATE) {
+            0 => {
+                let (from, to, len) = (self.here(), self.there(), self.length()?);
+                self.of(Work::Write { from, to, len, imm: None }, &Used::WRITE)
+            }
+            flag::COUNTED => {
+                let (key, value) = halves(self.comparand());
+                let (counter, poisoned) = (aligned(self.operand())?, self.flags & flag::POISONED != 0);
+                // It is no longer than LENGTH_MAX.
+                let (from, to, len) = (self.here(), self.there(), self.length()? as u32);
+                self.of(Work::WriteCounted { from, to, len, counter, key, value, poisoned }, &Used::COUNTED)
+            }
+            flag::IMMEDIATE => {
+                let (from, to, len) = (self.here(), self.there(), self.length()?);
+                self.of(Work::Write { from, to, len, imm: Some(self.operand() as u32) }, &Used::TELLING)
+            }
+            _ if self.flags & flag::INLINE != 0 => {
+                let bytes =
+                    Inline::from_words([self.words[1], self.operand(), self.comparand()], self.words[4]);
+                let bytes = bytes.ok_or(EntryError::Length(self.words[4]))?;
+                self.of(Work::WriteInline { bytes, to: self.there() }, &Used::INLINE)
+            }
+            _ => Err(EntryError::Flags(self.flags)),
+        }
+    }
+
+    #[inline(always)]
+    fn atomic(&self, change: Atomic, used: &Used) -> Result<Entry, EntryError> {
+        aligned(self.words[2])?;
+        let (at, poisoned) = (self.there(), self.flags & flag::POISONED != 0);
+        self.of(Work::Atomic { at, change, poisoned }, used)
+    }
+
+    /// The entry of such work; nothing else may be there.
+    #[inline(always)]
+    fn of(&self, work: Work, used: &Used) -> Result<Entry, EntryError> {
+        let fence = match self.flags & (flag::FENCE_READS_AND_ATOMICS | flag::FENCE_ALL) {
+            0 => Fence::None,
+            flag::FENCE_READS_AND_ATOMICS => Fence::ReadsAndAtomics,
+            flag::FENCE_ALL => Fence::All,
+            _ => return Err(EntryError::Flags(self.flags)),
+        };
+        used.is_all(self.words, self.flags)?;
+        Ok(Entry { work, fence, tag: self.tag, more: self.flags & flag::MORE != 0 })
+    }
+
+    #[inline]
+    const fn length(&self) -> Result<u64, EntryError> {
+        let len = self.words[4];
+        if len > LENGTH_MAX { Err(EntryError::Length(len)) } else { Ok(len) }
     }
 }
 
+#[inline]
+const fn aligned(addr: u64) -> Result<u64, EntryError> {
+    if addr.is_multiple_of(8) { Ok(addr) } else { Err(EntryError::Unaligned(addr)) }
+}
+
+#[inline]
 const fn sequence(index: u64) -> u32 {
     (index as u32).wrapping_add(1)
 }

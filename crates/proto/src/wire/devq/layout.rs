@@ -379,13 +379,20 @@ impl Bells {
         (self.count + self.of_group() - 1) >> self.shift()
     }
 
+    /// Where the bits or bytes of a group lie.
+    #[inline]
+    #[must_use]
+    pub const fn group(group: u32) -> u64 {
+        Self::BITS + group as u64 * 8
+    }
+
     /// Where the bit of a doorbell lies, and which it is; of a byte the lowest one.
     #[inline]
     #[must_use]
     pub const fn bit(&self, bell: u32) -> (u64, u64) {
         let shift = self.shift();
         let (group, place) = (bell >> shift, bell & (self.of_group() - 1));
-        (Self::BITS + group as u64 * 8, 1 << (place << (6 - shift)))
+        (Self::group(group), 1 << (place << (6 - shift)))
     }
 
     /// The doorbell of the bit `bit` of the group `group`.

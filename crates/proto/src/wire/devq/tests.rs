@@ -34,6 +34,31 @@ fn an_entry_lies_as_the_document_says() {
 }
 
 #[test]
+fn a_counter_lies_behind_the_length() {
+    let at = Local { addr: 0x2_0000_0018, key: 0x0303 };
+    let count = Count { at, value: 0x0102_0304, poisoned: true };
+    let plain = Work::Write { from: HERE, to: THERE, len: 8, imm: None };
+    let entry = Entry::new(plain.counted(count).unwrap());
+    assert_eq!(entry.work.count(), Some(count));
+    let words = entry.to_words(0, false);
+    assert_eq!((words[4], words[5], words[6]), (8, at.addr, 0x0102_0304_0000_0303));
+    assert_eq!(bytes(words)[4..6], [1, 1 | 64 | 128]);
+    let with = |at: usize, word: u64| {
+        let mut words = words;
+        words[at] = word;
+        Entry::from_words(&words, 0, false)
+    };
+    assert_eq!(with(5, 0x2_0000_001c), Err(EntryError::Unaligned(0x2_0000_001c)));
+    assert_eq!(with(0, words[0] | 16 << 40), Err(EntryError::Flags(209)), "the immediate has no place");
+    assert_eq!(with(0, words[0] | 8 << 40), Err(EntryError::Length(8)), "bytes in its place are as many");
+    assert_eq!(plain.count(), None);
+    assert_eq!(Work::Nop.counted(count), None, "only a WRITE counts");
+    let mut poisoned = Entry::new(plain).to_words(0, false);
+    poisoned[0] |= 64 << 40;
+    assert_eq!(Entry::from_words(&poisoned, 0, false), Err(EntryError::Flags(65)), "there is no word");
+}
+
+#[test]
 fn inline_bytes_lie_in_three_words() {
     let data: Vec<u8> = (1..=20).collect();
     let entry = Entry::new(Work::WriteInline { bytes: Inline::new(&data).unwrap(), to: THERE });
@@ -235,6 +260,12 @@ fn work() -> impl Strategy<Value = Work> {
             len,
             imm
         }),
+        (local(), remote(), len.clone(), (local(), any::<u32>(), any::<bool>())).prop_map(
+            |(from, to, len, (at, value, poisoned))| {
+                let count = Count { at: Local { addr: at.addr & !7, ..at }, value, poisoned };
+                Work::Write { from, to, len, imm: None }.counted(count).unwrap()
+            }
+        ),
         (prop::collection::vec(any::<u8>(), 0..=24), remote())
             .prop_map(|(bytes, to)| Work::WriteInline { bytes: Inline::new(&bytes).unwrap(), to }),
         (local(), remote(), len).prop_map(|(into, from, len)| Work::Read { into, from, len }),

@@ -1,0 +1,38 @@
+//! What a consumer keeps of an entry that has begun and not completed. Called by `consumer` alone.
+
+use trunkline_proto::wire::devq::{Remote, Status};
+
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub(crate) enum Kind {
+    /// Nothing waits for it but what waits for all.
+    #[default]
+    Other,
+    Write,
+    Read,
+    Atomic,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) enum State {
+    /// Not begun, or over.
+    #[default]
+    Free,
+    Running(Kind),
+    /// It failed, and its word is to be poisoned.
+    Failed(Status),
+    /// The executor does that.
+    Poisoning(Status),
+    /// Its turn to complete comes when those before have.
+    Ended(Status, u64),
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Place {
+    pub(crate) state: State,
+    pub(crate) op: u8,
+    /// What is to be poisoned if it fails.
+    pub(crate) target: Option<(Remote, bool)>,
+    /// What is added there once the entry has completed; else the entry itself changes it.
+    pub(crate) counts: Option<u32>,
+    pub(crate) reason: u32,
+}

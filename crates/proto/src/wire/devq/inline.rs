@@ -1,0 +1,44 @@
+//! Bytes that an entry of a device queue carries itself.
+
+/// Bytes that a WRITE may carry itself.
+pub const INLINE_BYTES_MAX: usize = 24;
+
+/// Bytes in an entry.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Inline {
+    bytes: [u8; INLINE_BYTES_MAX],
+    len: u8,
+}
+
+impl Inline {
+    /// The bytes; `None` if there are more than fit.
+    #[must_use]
+    pub fn new(from: &[u8]) -> Option<Self> {
+        let mut bytes = [0; INLINE_BYTES_MAX];
+        bytes.get_mut(..from.len())?.copy_from_slice(from);
+        Some(Self { bytes, len: from.len() as u8 })
+    }
+
+    /// The bytes.
+    #[must_use]
+    pub fn bytes(&self) -> &[u8] {
+        self.bytes.get(..usize::from(self.len)).unwrap_or(&[])
+    }
+
+    pub(super) fn words(&self) -> [u64; 3] {
+        let at =
+            |n: usize| self.bytes.iter().skip(8 * n).take(8).rev().fold(0, |w, b| w << 8 | u64::from(*b));
+        [at(0), at(1), at(2)]
+    }
+
+    /// `None` if there are too many, or bytes behind the last one.
+    pub(super) fn from_words(words: [u64; 3], len: u64) -> Option<Self> {
+        let mut bytes = [0; INLINE_BYTES_MAX];
+        for (into, word) in bytes.chunks_exact_mut(8).zip(words) {
+            into.copy_from_slice(&word.to_le_bytes());
+        }
+        let len = u8::try_from(len).ok()?;
+        let rest = bytes.get(usize::from(len)..)?;
+        rest.iter().all(|byte| *byte == 0).then_some(Self { bytes, len })
+    }
+}
