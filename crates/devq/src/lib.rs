@@ -49,15 +49,9 @@ pub mod verdict;
 pub mod view;
 
 pub use bells::{Bell, BellPage};
-<<<<<<< HEAD
 pub use budget::{Budget, Forever, Looks, OrDie, Until};
-pub use consumer::{Consumer, Progress, Rules, Step};
-pub use drain::{Drain, Pass, Port};
-=======
-pub use budget::{Budget, Forever, Looks, Until};
 pub use consumer::Consumer;
 pub use drain::{Drain, Pass};
->>>>>>> i10fast
 pub use error::{Fault, WaitError};
 pub use job::{Job, Outcome, Port, Rules, Step, WINDOW_MAX};
 pub use lane::{Addition, Bytes, Directory, Lane, OpError};
