@@ -56,7 +56,7 @@ TRUNKLINE_KERNEL ring_sum(const trunkline::Window *window, trunkline::u64 *numbe
 
 TRUNKLINE_KERNEL dispatch(const trunkline::Window *window, trunkline::u64 *tokens, trunkline::u64 count, unsigned *how) {
     trunkline::Kernel kernel = of_block(*window, 0, 1000000000);
-    *how = tests::dispatch(kernel, tokens, count).kind;
+    *how = tests::dispatch(kernel, tests::Tokens{tokens, count}).kind;
 }
 
 TRUNKLINE_KERNEL halo(const trunkline::Window *window, double *cells, trunkline::u64 count, trunkline::u64 steps, unsigned *how) {
