@@ -193,6 +193,7 @@ mod tests {
             (2, [3, 1, none, 2]),
             (2, [3, 3, none, none]),
             (4, [3, 1, 2, 1]),
+            (1, [none - 1, none, none, none]),
         ] {
             assert_eq!(read(rails, numbers), Err(HandleError::Malformed), "{rails} rails: {numbers:?}");
         }
@@ -214,7 +215,7 @@ mod tests {
         #[test]
         fn reads_back(
             names: ([u8; 16], [u8; 16]),
-            numbers in prop::collection::btree_set(0..Nics::NOBODY, 1..=RAILS_MAX),
+            numbers in prop::collection::btree_set(0..Nics::NOBODY - 1, 1..=RAILS_MAX),
             turned: bool,
             address in prop::collection::vec(any::<u8>(), 1..=ADDRESS_MAX),
             ids: (u64, u64),
