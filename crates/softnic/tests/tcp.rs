@@ -370,6 +370,62 @@ fn half_a_frame_and_silence_is_waited_for() {
 }
 
 #[test]
+fn no_word_of_memory_is_seen_half_written() {
+    const ROOM: usize = 8 << 10;
+    // Where it begins, how long it is, and where it is cut.
+    for (at, len, cut) in [
+        (0, 8, 1),
+        (0, 8, 7),
+        (16, 64, 13),
+        (16, 64, 8),
+        (3, 61, 2),
+        (3, 61, 30),
+        (4, 20, 11),
+        (0, 4096, 1023),
+        (5, 4001, 2),
+        (5, 4001, 3997),
+    ] {
+        let mut victim = Victim::new();
+        let (memory, keys) = victim.memory(ROOM, Access::ALL);
+        let begin = memory.addr() % 8 + at;
+        victim.say(&bytes(head(
+            WRITE | LAST | STREAMED,
+            keys.remote.0,
+            keys.remote_base + at as u64,
+            len as u64,
+        )));
+        victim.linger();
+        victim.say(&vec![0xee; cut]);
+        victim.linger();
+        let mut there = vec![0; ROOM];
+        memory.read(0, &mut there).unwrap();
+        let written = there[at..].iter().take_while(|byte| **byte == 0xee).count();
+        assert!(there.iter().enumerate().all(|(i, byte)| *byte == 0 || (at..at + written).contains(&i)));
+        let whole = (begin + cut) / 8 * 8;
+        assert_eq!(written, whole.saturating_sub(begin), "{len} bytes at {at}, of which {cut} have come");
+        victim.say(&vec![0xee; len - cut]);
+        poll_until("the write", || {
+            poll(&mut victim.rail);
+            memory.read(0, &mut there).unwrap();
+            there[at..at + len].iter().all(|byte| *byte == 0xee).then_some(())
+        });
+        assert!(!victim.has_failed());
+    }
+}
+
+#[test]
+fn a_connection_that_is_cut_in_a_word_fails() {
+    let mut victim = Victim::new();
+    let (memory, keys) = victim.memory(64, Access::ALL);
+    victim.say(&bytes(head(WRITE | LAST | STREAMED, keys.remote.0, keys.remote_base, 64)));
+    victim.say(&[0x77; 13]);
+    victim.linger();
+    victim.peer = TcpStream::connect(place(&victim.rail.address(victim.link).unwrap()).0).unwrap();
+    victim.fails();
+    assert!(is_all(&memory, 8, 0));
+}
+
+#[test]
 fn a_connection_that_is_cut_in_a_payload_delivers_nothing_of_it() {
     for (came, reset) in [(0, false), (5000, false), (100_000, false), (100_000, true)] {
         let mut victim = Victim::new();

@@ -46,6 +46,8 @@ pub(super) struct InTheStream {
     pub(super) starves: Planted,
     /// The peer may say that it has executed anything.
     pub(super) believes: Planted,
+    /// Half a word is executed when it has come.
+    pub(super) tears: Planted,
     anywhere: Planted,
     lands_late: Planted,
     sends_late: Planted,
@@ -59,6 +61,7 @@ impl Default for InTheStream {
             silent: Planted::named("soft-tcp-silent"),
             starves: Planted::named("soft-tcp-starves"),
             believes: Planted::named("soft-tcp-believes"),
+            tears: Planted::named("soft-tcp-tears-words"),
             anywhere: Planted::named("soft-tcp-lands-anywhere"),
             lands_late: Planted::named("soft-tcp-lands-late"),
             sends_late: Planted::named("soft-tcp-sends-late"),

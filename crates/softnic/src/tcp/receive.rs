@@ -8,13 +8,17 @@ use crate::ladder::State;
 use crate::qp::{Env, Qp, Sink};
 use crate::receive::Refusal;
 use crate::record::{Payload, Record, Verb};
-use crate::register::Place;
+use crate::register::{Place, right};
 use trunkline_fabric::Status;
 
 /// Most frames taken from one link in a call.
 const FRAMES: u32 = 64;
 /// Most payload bytes moved for one link in a call, each way; the last system call may exceed it.
 const BYTES: u64 = 256 << 10;
+
+/// Payload of more than this is received straight to where it belongs, if it has not come with its head. What is shorter goes through the
+/// buffer, so that no word of it is ever seen half written: of what the system copies there it does not say in which pieces.
+const DIRECT: u64 = 4 << 10;
 
 /// Polls without news after which the peer is told how far this side is, although it did not ask.
 const LOOK: u32 = 64;
@@ -36,6 +40,20 @@ fn rest(record: &Record, len: u64) -> Option<Record> {
         request => request,
     };
     (left > 0).then_some(Record { verb, payload: Payload::Streamed { len: left, landed: false }, ..*record })
+}
+
+/// How many of the bytes of a payload that have come are executed now: of a write, those up to the last word of memory that is there
+/// whole, as somebody may look at it meanwhile.
+fn takes(env: &Env<'_>, stream: &Stream, record: &Record) -> u64 {
+    let (come, left) = (stream.inbox().len() as u64, record.payload.len());
+    let Verb::Write { key, addr } = record.verb else { return come.min(left) };
+    if come >= left || stream.bugs.tears.is_on() {
+        return come.min(left);
+    }
+    // What is nowhere is refused by whoever executes it.
+    let Some(place) = env.table().remote(key, addr, left, right::WRITE) else { return come };
+    let begin = place.at.addr() as u64;
+    ((begin + come) & !7).saturating_sub(begin)
 }
 
 impl Qp {
@@ -118,7 +136,8 @@ impl Qp {
             Body::Nak { code, at } => stream.inc.nak = Some((code, at)),
             Body::Record(record) if record.payload.len() > 0 => {
                 stream.inc.current = Some(record);
-                stream.inc.large = record.payload.len() > stream.inbox().len() as u64 + HEAD as u64 * 8;
+                let rest = record.payload.len().saturating_sub(stream.inbox().len() as u64);
+                stream.inc.large = rest > HEAD as u64 * 8 && record.payload.len() > DIRECT;
             }
             Body::Record(record) => {
                 self.perform(env, &record, std::ptr::null(), sink)?;
@@ -140,10 +159,9 @@ impl Qp {
             if stream.inc.quiet {
                 return Ok(0);
             }
-            let found = self.landing(env, record, stream.bugs.write_right());
-            if let Some(place) = stream.bugs.landing(record.payload.len(), found) {
+            if let Some(place) = self.direct(env, stream, record) {
                 let most = record.payload.len().min(BYTES);
-                // SAFETY: `landing` found so many bytes registered and allowed, inside the guard.
+                // SAFETY: `direct` found so many bytes registered and allowed, inside the guard.
                 let landed = unsafe { stream.read_to(place.at, most as usize) } as u64;
                 if landed > 0 {
                     self.perform(env, &part(record, landed, true), std::ptr::null(), sink)?;
@@ -153,14 +171,28 @@ impl Qp {
             }
             stream.fill();
         }
-        let inbox = stream.inbox();
-        let len = (inbox.len() as u64).min(record.payload.len());
+        let mut len = takes(env, stream, record);
+        if len == 0 && !stream.inc.quiet {
+            stream.fill();
+            len = takes(env, stream, record);
+        }
+        stream.inc.held = len == 0;
         if len > 0 {
-            self.perform(env, &part(record, len, false), inbox.as_ptr(), sink)?;
+            self.perform(env, &part(record, len, false), stream.inbox().as_ptr(), sink)?;
             stream.consume(len as usize);
             self.goes_on(stream, record, len);
         }
         Ok(len)
+    }
+
+    /// Where the rest of a long payload can be received to.
+    fn direct(&mut self, env: &Env<'_>, stream: &mut Stream, record: &Record) -> Option<Place> {
+        let left = record.payload.len();
+        if left <= DIRECT {
+            return None;
+        }
+        let found = self.landing(env, record, stream.bugs.write_right());
+        stream.bugs.landing(left, found)
     }
 
     /// So many bytes of a record were executed; after the last one, it is.

@@ -84,6 +84,8 @@ pub(super) struct Incoming {
     pub(super) current: Option<Record>,
     /// Why and where the peer refused a record.
     pub(super) nak: Option<(u64, u64)>,
+    /// What has come of it is less than can be executed.
+    pub(super) held: bool,
     /// The last payload was large: so may the next one be.
     pub(super) large: bool,
     /// The last look at the socket found less than was asked for: there is no more now.
@@ -136,6 +138,7 @@ impl Stream {
             to: 0,
             current: None,
             nak: None,
+            held: false,
             large: false,
             quiet: true,
             ended: false,
@@ -327,7 +330,7 @@ impl Stream {
     /// Whether nothing more can be taken in now.
     pub(super) fn is_idle(&self) -> bool {
         let least = if self.inc.current.is_some() { 1 } else { HEAD };
-        self.inc.quiet && self.inbox().len() < least
+        self.inc.quiet && (self.inc.held || self.inbox().len() < least)
     }
 
     /// Bytes that have come in and were not looked at.
