@@ -21,6 +21,9 @@ use crate::place::{Kind, Place, State};
 use crate::progress::Progress;
 use crate::queue::Queue;
 
+/// Bytes of an entry from which on its end is told by itself.
+const TOLD_AT_ONCE: u64 = 64 << 10;
+
 /// The engine's side of one queue. One at a time.
 #[derive(Debug)]
 pub struct Consumer<M> {
@@ -77,7 +80,7 @@ impl<M: Memory> Consumer<M> {
             under_way: [0; 4],
             to_poison: 0,
             due,
-            stopped: None,
+            stopped: queue.fault().map(|fault| (fault.status, fault.reason)),
             fault: queue.fault(),
             mutant: queue.mutant(),
         }
@@ -248,10 +251,16 @@ impl<M: Memory> Consumer<M> {
             _ => {
                 self.begun = index.wrapping_add(1);
                 match port.execute(self.shape.number(), index, entry) {
-                    Some(Outcome::Done(value)) => match entry.work.count() {
-                        None => self.pass_by(index, entry.op(), value),
-                        Some(count) => self.pass_by_and_count(index, (entry.op(), value), count, port),
-                    },
+                    Some(Outcome::Done(value)) => {
+                        match entry.work.count() {
+                            None => self.pass_by(index, entry.op(), value),
+                            Some(count) => self.pass_by_and_count(index, (entry.op(), value), count, port),
+                        }
+                        // Whoever waits for it is not to wait for those behind it, which may take as long.
+                        if entry.work.bytes() > TOLD_AT_ONCE && !self.mutant.is("devq-tells-after-all") {
+                            self.tell_frontier();
+                        }
+                    }
                     outcome => {
                         let _same = self.begin(index, entry);
                         let _ended = outcome.is_some_and(|outcome| self.take_in(index, outcome));

@@ -664,3 +664,69 @@ fn a_frontier_stays_behind_the_doorbell() {
         assert!(consumer.is_idle());
     }
 }
+
+/// Executes everything at once; what the producer sees of the first entry while the second one is executed.
+struct Watches<'a> {
+    queue: &'a Queue<HeapWords>,
+    first: Ticket,
+    seen: Vec<Poll>,
+}
+
+impl Port for Watches<'_> {
+    fn begin(&mut self, _: u32, index: u64, _: &Job) -> Option<Outcome> {
+        if index == 1 {
+            self.seen.push(self.queue.poll(self.first).unwrap());
+        }
+        Some(Outcome::Done(0))
+    }
+}
+
+#[test]
+fn who_waits_for_a_long_entry_does_not_wait_for_the_next_one() {
+    let (page, queue) = queue(8, 0);
+    let long = Work::Write {
+        from: Local { addr: 0, key: 1 },
+        to: Remote { peer: 1, addr: 0, key: 1 },
+        len: 1 << 30,
+        imm: None,
+    };
+    let first = post(&queue, &[Entry::new(long)]);
+    post(&queue, &[Entry::new(long)]);
+    let mut consumer = Consumer::new(&queue, RULES);
+    consumer.look(page.look(0));
+    let mut port = Watches { queue: &queue, first, seen: Vec::new() };
+    assert_eq!(consumer.turn(16, &|_| None, &mut port), 2);
+    assert!(matches!(port.seen[..], [Poll::Done]), "{:?}", port.seen);
+}
+
+#[test]
+fn a_queue_that_has_failed_stays_so_under_another_engine() {
+    let (page, queue) = queue(8, 0);
+    post(&queue, &[write(0, 8)]);
+    let mut consumer = Consumer::new(&queue, RULES);
+    consumer.look(page.look(0));
+    let [(index, _)] = jobs(&mut consumer)[..] else { panic!("one entry") };
+    assert!(consumer.end(index, FAILED));
+    drop(consumer);
+    let _refused = queue.post(&[write(0, 8)], &mut Looks(1));
+    page.words().store(page.bells().bell(0), 2, Release);
+    let mut again = Consumer::new(&queue, RULES);
+    again.look(page.look(0));
+    assert_eq!(begin(&mut again), [0_u64; 0], "nothing begins");
+}
+
+#[test]
+fn bits_of_doorbells_that_there_are_not_are_nobodys() {
+    let page = page(1);
+    let queue = queue_of(8, 0, 0, &page);
+    let mut drain = Drain::new(page.clone(), planted());
+    assert!(drain.add(queue.clone(), RULES));
+    struct Never;
+    impl Port for Never {
+        fn begin(&mut self, _: u32, _: u64, _: &Job) -> Option<Outcome> {
+            unreachable!("nothing was posted")
+        }
+    }
+    page.words().store(Bells::group(0), 1 << 63, Release);
+    assert_eq!(drain.pass(&mut Never).begun, 0);
+}

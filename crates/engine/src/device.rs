@@ -29,6 +29,8 @@ pub mod processes;
 pub mod region;
 mod rest;
 mod turns;
+#[cfg(test)]
+mod turns_tests;
 pub mod words;
 
 pub use courier::{Courier, Part, Peer};

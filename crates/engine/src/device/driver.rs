@@ -94,11 +94,6 @@ impl<N: Network> Shared<N> {
         }
     }
 
-    /// Passes by the thread that calls, unless another one is at it, which goes on for it.
-    fn drive(&self, serves: bool) {
-        self.turns.drive(TURNS_MAX, |executor| turn(executor, serves));
-    }
-
     /// The thread's loop.
     fn run(&self) {
         let (mut fruitless, mut passes, mut idle_since) = (0_u32, 0_u32, None);
@@ -176,7 +171,8 @@ impl<N: Network> Ringer for Shared<N> {
     #[inline]
     fn rung(&self) {
         match self.mode {
-            Mode::Inline => self.drive(false),
+            // Another thread that is at it goes on for this one.
+            Mode::Inline => self.turns.drive(TURNS_MAX, |executor| turn(executor, false)),
             Mode::Thread | Mode::Device if self.mutant.is("dev-wakes-nobody") => {}
             Mode::Thread | Mode::Device => self.wake(),
         }
@@ -185,7 +181,7 @@ impl<N: Network> Ringer for Shared<N> {
     #[inline]
     fn waits(&self) {
         match self.mode {
-            Mode::Inline => self.drive(true),
+            Mode::Inline => self.turns.drive_if_free(TURNS_MAX, |executor| turn(executor, true)),
             Mode::Thread | Mode::Device => {
                 if !self.turns.is_wanted(Ordering::Relaxed) {
                     self.turns.want();

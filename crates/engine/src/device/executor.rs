@@ -5,6 +5,7 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use trunkline_devq::drain::BATCH;
 use trunkline_devq::view::Own;
 use trunkline_devq::{BellPage, Drain, Memory as _, Queue, Rules, Slots, View};
 use trunkline_mem::gpu::{CallError, Device};
@@ -21,9 +22,6 @@ use crate::rma::Member;
 
 /// Entries of a queue that are under way together.
 pub const WINDOW: u32 = 64;
-
-/// Passes of an executor that ends, at most.
-const LAST_PASSES: u32 = 16;
 
 /// How often what comes beside links is heard: which words are spoiled, and whether members live whose signals somebody may be waiting for.
 const WATCH_EVERY: Duration = Duration::from_millis(5);
@@ -64,6 +62,10 @@ pub struct Executor<N> {
     /// Queues of other processes.
     owned: Vec<Owned>,
     looked: Instant,
+    /// Companions, by the queue that they are of.
+    companions: BTreeMap<u32, u32>,
+    /// It has ended: nothing is made any more.
+    leaves: bool,
     mutant: Mutant,
 }
 
@@ -155,7 +157,21 @@ impl<N: Network> Executor<N> {
         let (drain, jobs) = (Drain::new(page.clone(), mutant), Jobs::new(network, mutant));
         let (directory, looked) = (Directory::default(), Instant::now());
         let (watched, owned) = (Vec::new(), Vec::new());
-        Self { page, drain, jobs, directory, next: 0, room, watched, owned, looked, mutant }
+        let companions = BTreeMap::new();
+        Self {
+            page,
+            drain,
+            jobs,
+            directory,
+            next: 0,
+            room,
+            watched,
+            owned,
+            looked,
+            companions,
+            leaves: false,
+            mutant,
+        }
     }
 
     /// Makes a queue, whose first index is `first`.
@@ -181,6 +197,7 @@ impl<N: Network> Executor<N> {
         let (queue, companion) = (self.make(depth, first)?, self.make(depth, first)?);
         let [number, of] = [&queue, &companion].map(|queue| queue.shape().number());
         queue.answer(Companion::Queue(of));
+        self.companions.insert(number, of);
         Ok([number, of])
     }
 
@@ -291,9 +308,15 @@ impl<N: Network> Executor<N> {
         for queue in directory.values().filter(|_| !self.mutant.is("dev-leaves-in-silence")) {
             queue.abort(why);
         }
+        let deepest = directory.values().map(|queue| queue.shape().depth()).max();
         drop(directory);
-        // What was not begun is flushed, and signals that it was to raise are poisoned.
-        for _ in 0..LAST_PASSES {
+        self.leaves = true;
+        // Signals that entries were to raise are poisoned, of those under way and of those that were not begun: so many passes end them all.
+        let passes = if self.mutant.is("dev-leaves-the-rest") { 1 } else { deepest.unwrap_or(0) / BATCH + 2 };
+        for _ in 0..passes {
+            if !self.mutant.is("dev-leaves-what-is-under-way") {
+                self.jobs.abandon();
+            }
             if !self.pass().busy {
                 break;
             }
@@ -337,14 +360,30 @@ impl<N: Network> Executor<N> {
         }
     }
 
-    /// A companion is as deep as its queue: a WAIT and what it holds, for half as many entries.
+    /// A companion is as deep as its queue: a WAIT and what it holds, for half as many entries. Each queue has one, and a companion none: whoever asks again is told
+    /// the same.
     fn companion(&mut self, of: u32) -> Companion {
+        if !self.mutant.is("dev-makes-companions-again") {
+            if let Some(&made) = self.companions.get(&of) {
+                return Companion::Queue(made);
+            }
+            if self.companions.values().any(|&companion| companion == of) {
+                return Companion::Refused;
+            }
+        }
+        if self.leaves && !self.mutant.is("dev-makes-companions-at-the-end") {
+            return Companion::Refused;
+        }
         let directory = self.directory.lock().unwrap_or_else(PoisonError::into_inner);
         let depth = directory.get(&of).map(|queue| queue.shape().depth());
         drop(directory);
         let made = depth.map(|depth| self.make_queue(depth, 0));
         match made {
-            Some(Ok(queue)) => Companion::Queue(queue.shape().number()),
+            Some(Ok(queue)) => {
+                let number = queue.shape().number();
+                self.companions.insert(of, number);
+                Companion::Queue(number)
+            }
             Some(Err(_)) | None => Companion::Refused,
         }
     }

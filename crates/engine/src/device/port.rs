@@ -27,6 +27,8 @@ const POISON_TIME: Duration = Duration::from_millis(20);
 struct Flight {
     /// Which use of its place.
     generation: u32,
+    /// It has begun and not ended.
+    is_out: bool,
     /// The entry, by queue and index; nothing for what no entry waits for.
     of: Option<(u32, u64)>,
     rest: Rest,
@@ -88,19 +90,7 @@ impl<N: Network> Jobs<N> {
     /// Makes room for `more` entries, so that none of them allocates.
     pub fn grow(&mut self, more: u32) {
         let first = self.flights.len() as u32;
-        let flight = Flight {
-            generation: 0,
-            of: None,
-            rest: Rest::Nothing,
-            then: Rest::Nothing,
-            under_way: 0,
-            waits: false,
-            failed: None,
-            value: 0,
-            steps: None,
-            poison: None,
-        };
-        self.flights.resize((first + more) as usize, flight);
+        self.flights.resize((first + more) as usize, Flight::NONE);
         self.free.extend((first..first + more).rev());
         let room = self.flights.len();
         self.waits.reserve(room - self.waits.len());
@@ -182,18 +172,7 @@ impl<N: Network> Jobs<N> {
         let at = self.free.pop()?;
         let flight = self.flights.get_mut(at as usize)?;
         let generation = flight.generation.wrapping_add(1);
-        *flight = Flight {
-            generation,
-            of,
-            rest,
-            then: Rest::Nothing,
-            under_way: 0,
-            waits: false,
-            failed: None,
-            value: 0,
-            steps: None,
-            poison: None,
-        };
+        *flight = Flight { generation, of, rest, is_out: true, ..Flight::NONE };
         Some(at)
     }
 
@@ -290,7 +269,7 @@ impl<N: Network> Jobs<N> {
             self.waits.retain(|&waits| waits != at);
         }
         flight.generation = flight.generation.wrapping_add(1);
-        (flight.under_way, flight.rest, flight.steps) = (0, Rest::Nothing, None);
+        (flight.is_out, flight.under_way, flight.rest, flight.steps) = (false, 0, Rest::Nothing, None);
         flight.then = Rest::Nothing;
         self.free.push(at);
         if let Some((place, word)) = poison
@@ -300,15 +279,24 @@ impl<N: Network> Jobs<N> {
         }
     }
 
-    /// Nothing is begun any more, and what is under way is told no more. Waiters of other ranks whose words were to say that something has failed hear it
-    /// beside all links.
-    pub fn leave(&mut self) {
-        for (at, generation, _) in std::mem::take(&mut self.poisons) {
-            let flight = self.flights.get(at as usize).filter(|flight| flight.generation == generation);
-            if let Some((place, word)) = flight.and_then(|flight| flight.poison) {
-                self.say_poison(place, word);
-            }
+    /// Everything under way has failed, whatever still becomes of it: entries are told so, and words that were to tell of a failure are spoiled beside all
+    /// links.
+    pub fn abandon(&mut self) {
+        self.waits.clear();
+        for at in 0..self.flights.len() as u32 {
+            let Some(flight) = self.flights.get_mut(at as usize).filter(|flight| flight.is_out) else {
+                continue;
+            };
+            flight.failed = flight.failed.or(Some(Failure::of(Status::Abandoned)));
+            (flight.under_way, flight.waits) = (0, false);
+            self.finish(at);
         }
+        self.poisons.clear();
+    }
+
+    /// The same, and nothing is begun any more.
+    pub fn leave(&mut self) {
+        self.abandon();
         self.network.leave();
     }
 
@@ -351,7 +339,12 @@ impl<N: Network> Jobs<N> {
             Work::Write { from, to, len, imm: None } => self.look_at_write(from, to, len),
             Work::WriteCounted { from, to, len, counter, key, poisoned, .. } => {
                 // A counter that cannot be raised is found before anything is written.
-                self.regions.here(key, counter, if poisoned { 16 } else { 8 })?;
+                let counted = self.regions.here(key, counter, if poisoned { 16 } else { 8 })?;
+                if !(counted.memory.addr() as u64).wrapping_add(counter).is_multiple_of(8)
+                    && !self.mutant.is("dev-counts-anywhere")
+                {
+                    return Err(Status::Access);
+                }
                 self.look_at_write(from, to, len.into())
             }
             Work::WriteInline { bytes, to } => {
@@ -560,6 +553,21 @@ impl<N: Network> Port for Jobs<N> {
 }
 
 impl Flight {
+    /// A place that nobody has.
+    const NONE: Self = Self {
+        generation: 0,
+        is_out: false,
+        of: None,
+        rest: Rest::Nothing,
+        then: Rest::Nothing,
+        under_way: 0,
+        waits: false,
+        failed: None,
+        value: 0,
+        steps: None,
+        poison: None,
+    };
+
     /// The next step of an atomic that takes several, if one is needed: the value is what the word was found to be.
     fn step(&mut self) {
         let Some((at, change, expected)) = self.steps else { return };

@@ -69,12 +69,28 @@ impl<T> Turns<T> {
     /// Turns by the thread that calls, as long as `turn` says that there is more to do, and `most` of these; and as long as others leave theirs here. None
     /// if another thread has the state, which goes on for it.
     #[inline]
-    pub(crate) fn drive(&self, most: u32, mut turn: impl FnMut(&mut T) -> bool) {
+    pub(crate) fn drive(&self, most: u32, turn: impl FnMut(&mut T) -> bool) {
+        let Some(state) = self.state.try_claim().or_else(|| self.leave_to_owner()) else { return };
+        self.drive_from(state, most, turn);
+    }
+
+    /// The same by a thread that looks again anyway: if another one has the state, nothing is left to it.
+    #[inline]
+    pub(crate) fn drive_if_free(&self, most: u32, turn: impl FnMut(&mut T) -> bool) {
+        let state = if self.mutant.is("dev-waits-keep-others-at-it") {
+            self.state.try_claim().or_else(|| self.leave_to_owner())
+        } else {
+            self.state.try_claim()
+        };
+        let Some(state) = state else { return };
+        self.drive_from(state, most, turn);
+    }
+
+    #[inline]
+    fn drive_from<'a>(&'a self, first: Guard<'a, T>, most: u32, mut turn: impl FnMut(&mut T) -> bool) {
+        let mut state = first;
         let mut turns = 0;
         loop {
-            let Some(mut state) = self.state.try_claim().or_else(|| self.leave_to_owner()) else {
-                return;
-            };
             let goes_on = turn(&mut state);
             drop(state);
             turns += 1;
@@ -86,6 +102,8 @@ impl<T> Turns<T> {
             if !self.take_wanted() && !has_more {
                 return;
             }
+            let Some(again) = self.state.try_claim().or_else(|| self.leave_to_owner()) else { return };
+            state = again;
         }
     }
 

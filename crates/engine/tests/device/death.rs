@@ -3,20 +3,20 @@
 
 use std::io::{BufRead as _, BufReader};
 use std::process::{Child, Command, Stdio};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
-use trunkline_devq::{Condition, Slots, WaitError};
+use trunkline_devq::{Condition, Queue, Slots, WaitError};
 use trunkline_engine::Nics;
 use trunkline_engine::device::{
-    Carried, Ended, Failure, Far, Key, Mode, Network, Place, Queues, Region, Rma,
+    Carried, Ended, Executor, Failure, Far, Key, Mode, Network, Place, Queues, Region, Rma, Words,
 };
 use trunkline_engine::host::UnixHost;
 use trunkline_engine::rma::{Job, Local as Heap, Source};
 use trunkline_mem::Memory;
 use trunkline_proto::rma::atomic::Action;
-use trunkline_proto::wire::devq::{Entry, Local, Status, Work};
+use trunkline_proto::wire::devq::{Atomic, Companion, Count, Entry, Local, Remote, Status, Work};
 use trunkline_softnic::{SoftConfig, SoftFabric, WireMode};
 
 use crate::ranks::{
@@ -359,4 +359,110 @@ fn an_executor_that_ends_tells_who_waits() {
         }
         assert_eq!(ranks[0].memory.load(ranks[0].slot(0).value), Ok(1), "that is not executed");
     }
+}
+
+/// A network whose operations never end, and what was said beside it.
+#[derive(Debug)]
+struct Stuck(Arc<Mutex<Vec<u64>>>);
+
+impl Network for Stuck {
+    fn me(&self) -> u32 {
+        0
+    }
+
+    fn executes(&self) -> bool {
+        true
+    }
+
+    fn put(&mut self, _: u64, _: Place, from: Source<'_>) -> Carried {
+        let Source::Heap(from) = from else { panic!("no bytes are given by value") };
+        Carried::Begun(from.len)
+    }
+
+    fn get(&mut self, _: u64, _: Place, into: Heap) -> Carried {
+        Carried::Begun(into.len)
+    }
+
+    fn atomic(&mut self, _: u64, _: Place, _: Action, _: bool) -> Carried {
+        Carried::Begun(0)
+    }
+
+    fn go_on(&mut self, _: &mut Vec<Ended>) -> bool {
+        false
+    }
+
+    fn spoil(&mut self, at: Place, _: u64) -> bool {
+        self.0.lock().unwrap().push(at.offset);
+        true
+    }
+
+    fn is_gone(&mut self, _: u32) -> bool {
+        false
+    }
+}
+
+/// Signals and counters that will not be raised any more are poisoned, of entries under way and of those behind them, however many.
+#[test]
+fn an_executor_that_ends_poisons_all_that_it_leaves() {
+    const SIGNALS: u32 = 300;
+    for mode in [Mode::Thread, Mode::Inline] {
+        let said = Arc::new(Mutex::new(Vec::new()));
+        let queues = Queues::start(Stuck(Arc::clone(&said)), 4, mode, planted()).unwrap();
+        let memory = Memory::heap(BYTES);
+        let region = Region { memory: memory.clone(), heap: 0, table: TABLE, copies: None, words: None };
+        let key = queues.add_region(region).unwrap();
+        let far = Far { key, len: BYTES as u64, table: TABLE, near: None, copies: None, words: None };
+        queues.learn(1, far);
+        let queue = queues.queue(512).unwrap();
+        let slot = |number| Slots::Poisoned { slots: SLOTS, count: SLOTS_COUNT }.slot(number).unwrap();
+        let bytes = |at| (Local { addr: at, key: key.bits() }, Remote { peer: 1, addr: at, key: key.bits() });
+        let (from, to) = bytes(0);
+        let write = Work::Write { from, to, len: 64, imm: None };
+        let at = Local { addr: slot(0).value, key: key.bits() };
+        let counted = write.counted(Count { at, value: 1, poisoned: true }).unwrap();
+        let signal = |number| {
+            let (_, at) = bytes(slot(number).value);
+            Entry::new(Work::Atomic { at, change: Atomic::Add(1), poisoned: true })
+        };
+        queue.post(&[Entry::new(counted)], &mut patience()).unwrap();
+        for number in 1..=SIGNALS {
+            queue.post(&[signal(number)], &mut patience()).unwrap();
+        }
+        std::thread::sleep(Duration::from_millis(10));
+        let began = Instant::now();
+        drop(queues);
+        assert!(began.elapsed() < BOUND, "{mode:?}: {:?}", began.elapsed());
+        assert_ne!(memory.load(slot(0).error), Ok(0), "{mode:?}: the counter of an entry under way");
+        assert_eq!(memory.load(slot(0).value), Ok(0), "{mode:?}");
+        let said = said.lock().unwrap();
+        let missing = (1..=SIGNALS).filter(|number| !said.contains(&slot(*number).error)).count();
+        assert_eq!(missing, 0, "{mode:?}: signals of which nobody is told");
+    }
+}
+
+/// A queue has one companion and a companion none, however often they are asked for; and who ends makes none.
+#[test]
+fn companions_are_made_once_and_not_at_the_end() {
+    let said = Arc::new(Mutex::new(Vec::new()));
+    let mut executor = Executor::new(Stuck(said), 8, planted()).unwrap();
+    let [queue, other] = [8, 8].map(|depth| executor.make_queue(depth, 0).unwrap());
+    let ask = |queue: &Queue<Words>, executor: &mut Executor<Stuck>| {
+        queue.answer(Companion::None);
+        assert_eq!(queue.companion(), Companion::Asked);
+        executor.pass();
+        queue.companion()
+    };
+    let first = ask(&queue, &mut executor);
+    let Companion::Queue(number) = first else { panic!("{first:?}") };
+    for _ in 0..3 {
+        assert_eq!(ask(&queue, &mut executor), first);
+    }
+    let directory = executor.directory();
+    let companion = directory.lock().unwrap().get(&number).cloned().unwrap();
+    assert_eq!(ask(&companion, &mut executor), Companion::Refused);
+    assert_eq!(directory.lock().unwrap().len(), 3);
+    assert_eq!(other.companion(), Companion::Asked);
+    executor.leave();
+    assert_eq!(other.companion(), Companion::Refused);
+    assert_eq!(directory.lock().unwrap().len(), 3);
 }

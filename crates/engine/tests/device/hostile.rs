@@ -1,7 +1,7 @@
 //! Entries that no honest producer writes: each fails with a status, and touches nothing.
 
 use trunkline_devq::{Memory as _, WaitError};
-use trunkline_engine::device::{Region, UNSUPPORTED, Words};
+use trunkline_engine::device::{ErrorTable, Region, UNSUPPORTED, Words};
 use trunkline_mem::Memory;
 use trunkline_proto::wire::devq::{Atomic, Count, Entry, Local, Remote, Status, Work};
 
@@ -68,6 +68,25 @@ fn keys_and_bounds_are_checked() {
         rank.memory.write(0, &pattern(64, 1)).unwrap();
         done(&rank.queues.queue(4).unwrap(), &[rank.write(0, 1, 0, 64)]);
         assert!(bytes_of(&ranks[1].memory, 0, 64) == pattern(64, 1));
+    }
+}
+
+/// A counter is a word where it lies in memory, whatever offset names it.
+#[test]
+fn a_counter_that_lies_across_words_is_refused_before_anything_is_written() {
+    for way in WAYS {
+        let ranks = ranks(2, way);
+        let rank = &ranks[0];
+        rank.memory.write(0, &pattern(64, 7)).unwrap();
+        let before = bytes_of(&ranks[1].memory, 0, BYTES);
+        let memory = Memory::heap(4096).part(4, 1024).unwrap();
+        let table = ErrorTable::default();
+        let region = Region { memory, heap: 7, table, copies: None, words: None };
+        let key = rank.queues.add_region(region).unwrap().bits();
+        let count = Count { at: Local { addr: 64, key }, value: 1, poisoned: true };
+        let write = rank.write(0, 1, 0, 8).work.counted(count).unwrap();
+        assert_eq!(status_of(rank, Entry::new(write)), Status::Access, "{way:?}");
+        assert!(bytes_of(&ranks[1].memory, 0, BYTES) == before, "{way:?}");
     }
 }
 

@@ -214,6 +214,17 @@ impl Work {
         }
     }
 
+    /// Bytes that it moves, but for an atomic's.
+    #[inline]
+    #[must_use]
+    pub const fn bytes(&self) -> u64 {
+        match *self {
+            Self::Write { len, .. } | Self::Read { len, .. } => len,
+            Self::WriteCounted { len, .. } => len as u64,
+            _ => 0,
+        }
+    }
+
     /// A WRITE that raises a counter besides; `None` of anything else, and of more bytes than an entry has.
     #[must_use]
     pub const fn counted(self, count: Count) -> Option<Self> {
