@@ -160,11 +160,15 @@ impl<M: Memory> Bell<M> {
     /// As [`ring`](Self::ring) of both, which are [side by side](Self::is_beside).
     #[inline]
     pub(crate) fn ring_both(&self, end: u64, other: &Self, others_end: u64) {
-        self.store(end);
-        other.store(others_end);
         let half = self.page.mutant.is("devq-marks-one-of-two");
-        let bits = if half { self.bit.1 } else { self.bit.1 | other.bit.1 };
-        self.page.memory.or(self.bit.0, bits, Release);
+        let bits = (self.bit.0, if half { self.bit.1 } else { self.bit.1 | other.bit.1 });
+        if self.page.mutant.is("devq-no-full-fence") {
+            self.store(end);
+            other.store(others_end);
+            self.page.memory.or(bits.0, bits.1, Release);
+            return;
+        }
+        self.page.memory.store_both_fenced([(self.at, end), (other.at, others_end)], bits);
     }
 
     /// Has the engine look at the queue, without telling it of more.

@@ -6,12 +6,12 @@
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
-use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use core::sync::atomic::Ordering::{AcqRel, Acquire};
 
 use trunkline_proto::mutant::Mutant;
 use trunkline_proto::wire::devq::{
-    Aborted, Companion, Completion, Count, Entry, EntryError, Fence, Frontier, Poison, Remote, Shape, Status,
-    Work, at, is_before,
+    Aborted, Atomic, Companion, Completion, Count, Entry, EntryError, Fence, Frontier, Poison, Remote, Shape,
+    Status, Work, at, is_before,
 };
 
 use crate::error::Fault;
@@ -20,6 +20,15 @@ use crate::memory::Memory;
 use crate::place::{Kind, Place, State};
 use crate::progress::Progress;
 use crate::queue::Queue;
+
+mod telling;
+
+/// Numbers of the operations of companions.
+const WAIT: u8 = Entry::new(Work::Wait { queue: 0, index: 0 }).op();
+const ADD: u8 = {
+    let at = Remote { peer: 0, addr: 0, key: 0 };
+    Entry::new(Work::Atomic { at, change: Atomic::Add(0), poisoned: false }).op()
+};
 
 /// Bytes of an entry from which on its end is told by itself.
 const TOLD_AT_ONCE: u64 = 64 << 10;
@@ -235,7 +244,15 @@ impl<M: Memory> Consumer<M> {
     #[inline]
     fn pass_alone(&mut self, others: &impl Fn(u32) -> Option<Progress>, port: &mut impl Port) -> Option<u32> {
         let index = self.begun;
-        let read = if self.head.is_some() { self.head.take()? } else { self.fetch(index) };
+        let read = if self.head.is_some() {
+            self.head.take()?
+        } else {
+            let words = self.memory.get_entry(self.shape.entry(index));
+            if let Some(begun) = self.pass_plain(&words, index, others, port) {
+                return Some(begun);
+            }
+            self.read(&words, index)
+        };
         let Ok(entry) = &read else {
             self.head = Some(read);
             return None;
@@ -274,6 +291,31 @@ impl<M: Memory> Consumer<M> {
         Some(0)
     }
 
+    /// What companions do, by its words: a WAIT for what has completed, and an ADD that is done at once. As [`pass_alone`](Self::pass_alone), which goes on with all else.
+    #[inline]
+    fn pass_plain(
+        &mut self,
+        words: &[u64; 8],
+        index: u64,
+        others: &impl Fn(u32) -> Option<Progress>,
+        port: &mut impl Port,
+    ) -> Option<u32> {
+        let op = (words[0] >> 32) as u8;
+        if !(op == WAIT || op == ADD) || self.shape.is_checked() {
+            return None;
+        }
+        let (begun, value) = if op == WAIT {
+            let (queue, awaited) = Entry::plain_wait(words, index)?;
+            (0, self.wait_is_over(queue, awaited, index, others).then_some(0)?)
+        } else {
+            let (at, value, poisoned) = Entry::plain_add(words, index)?;
+            (1, port.add(at, value, poisoned)?)
+        };
+        self.begun = index.wrapping_add(1);
+        self.pass_by(index, op, value);
+        Some(begun)
+    }
+
     /// The only entry under way has ended well.
     #[inline]
     fn pass_by(&mut self, index: u64, op: u8, value: u64) {
@@ -284,21 +326,17 @@ impl<M: Memory> Consumer<M> {
     /// The same of one that raises a counter: once that was told, as whoever hears of it by the counter may look.
     #[inline]
     fn pass_by_and_count(&mut self, index: u64, (op, value): (u8, u64), count: Count, port: &mut impl Port) {
-        let (queue, count) = (self.shape.number(), self.raises(count));
+        let queue = self.shape.number();
         if self.mutant.is("devq-counts-early") {
-            port.begin(queue, index, &count);
+            port.count(queue, index, self.own(count), count);
             return self.pass_by(index, op, value);
         }
         self.pass_by(index, op, value);
         self.tell_frontier();
-        port.begin(queue, index, &count);
+        port.count(queue, index, self.own(count), count);
     }
 
-    /// The job that raises a counter of this process.
-    const fn raises(&self, count: Count) -> Job {
-        Job::Count { at: self.own(count), value: count.value, poisoned: count.poisoned }
-    }
-
+    /// The word of a counter of this process.
     const fn own(&self, count: Count) -> Remote {
         Remote { peer: self.rules.me, addr: count.at.addr, key: count.at.key }
     }
@@ -348,10 +386,14 @@ impl<M: Memory> Consumer<M> {
     /// Copies an entry out and reads it.
     #[inline]
     fn fetch(&self, index: u64) -> Result<Entry, EntryError> {
-        let words = self.memory.get_entry(self.shape.entry(index));
+        self.read(&self.memory.get_entry(self.shape.entry(index)), index)
+    }
+
+    #[inline]
+    fn read(&self, words: &[u64; 8], index: u64) -> Result<Entry, EntryError> {
         let index =
             if self.mutant.is("devq-no-sequence") { (words[0] as u32).wrapping_sub(1).into() } else { index };
-        Entry::from_words(&words, index, self.shape.is_checked())
+        Entry::from_words(words, index, self.shape.is_checked())
     }
 
     /// Whether the next entry may begin, as far as those before it and other queues go.
@@ -552,44 +594,5 @@ impl<M: Memory> Consumer<M> {
         if let (Some((at, poisoned)), Some(value)) = (place.target, place.counts) {
             self.due.push((index, Job::Count { at, value, poisoned }));
         }
-    }
-
-    /// Tells of all that has completed, once.
-    #[inline]
-    fn tell_frontier(&mut self) {
-        if self.told == self.completed {
-            return;
-        }
-        self.told = self.completed;
-        let frontier = Frontier::new(self.completed, self.fault.is_some());
-        let order = if self.mutant.is("devq-frontier-relaxed") { Relaxed } else { Release };
-        self.memory.store(at::FRONTIER, frontier.0, order);
-    }
-
-    fn tell_fault(&mut self, fault: Fault) {
-        self.fault = Some(fault);
-        if self.mutant.is("devq-frontier-before-error") {
-            // As if the entries before and this one were told of first.
-            let frontier = Frontier::new(fault.first_bad.wrapping_add(1), false);
-            self.memory.store(at::FRONTIER, frontier.0, Release);
-        }
-        let bits = u64::from(fault.status.to_bits());
-        self.memory.store(at::FIRST_BAD, fault.first_bad, Relaxed);
-        self.memory.store(at::REASON, u64::from(fault.reason) | u64::from(self.shape.epoch()) << 32, Relaxed);
-        self.memory.store(at::ERROR, 1 | bits << 32, Release);
-    }
-
-    #[inline]
-    fn tell_completion(&self, index: u64, completion: Completion) {
-        let place = self.shape.completion(index);
-        let head = completion.head(&self.shape, index);
-        let head =
-            if self.mutant.is("devq-owner-of-index") { head & !(1 << 56) | (index & 1) << 56 } else { head };
-        if !self.mutant.is("devq-completion-torn") {
-            self.memory.store(place, Completion::writing_of(head), Relaxed);
-            self.memory.fence(Release);
-        }
-        self.memory.store(place + 8, completion.value, Relaxed);
-        self.memory.store(place, head, Release);
     }
 }

@@ -167,6 +167,7 @@ impl<M: Memory + Clone> Drain<M> {
     }
 
     /// Takes in what a doorbell says.
+    #[inline]
     fn rung(&mut self, bell: u32, says: u64) {
         let Some(&Some(at)) = self.by_bell.get(bell as usize) else { return };
         let Some(member) = self.members.get_mut(at) else { return };

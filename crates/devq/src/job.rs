@@ -1,6 +1,6 @@
 //! What a queue's consumer gives to its executor, and what it hears back. Values alone; used by `consumer`, `drain` and whoever executes.
 
-use trunkline_proto::wire::devq::{Entry, Poison, Remote, Status};
+use trunkline_proto::wire::devq::{Count, Entry, Poison, Remote, Status};
 
 /// Entries of one queue that may be under way together.
 pub const WINDOW_MAX: u32 = 64;
@@ -77,5 +77,18 @@ pub trait Port {
     #[inline]
     fn execute(&mut self, queue: u32, index: u64, entry: &Entry) -> Option<Outcome> {
         self.begin(queue, index, &Job::Execute(*entry))
+    }
+
+    /// The same of [`Job::Count`], whose word is `at`.
+    #[inline]
+    fn count(&mut self, queue: u32, index: u64, at: Remote, count: Count) {
+        self.begin(queue, index, &Job::Count { at, value: count.value, poisoned: count.poisoned });
+    }
+
+    /// Adds to a word, if that is all that it takes here and now: the value before. `None`: nothing was done, and [`execute`](Self::execute) is asked.
+    #[inline]
+    fn add(&mut self, at: Remote, value: u64, poisoned: bool) -> Option<u64> {
+        let _ = (at, value, poisoned);
+        None
     }
 }

@@ -62,6 +62,46 @@ TRUNKLINE_FN Channel channel_of(const Job &job, const Me &me, Lane *lanes) {
     return Channel{lanes, (u32)job.lanes, words, words + 2 * job.lanes};
 }
 
+// What the programs below work with, each thread for itself.
+struct Run {
+    Lane lanes[LANES_OF_JOB];
+    Channel channel;
+    Group group;
+    Budget budget;
+    Put done;
+    Ticket ticket;
+    u64 failed;  // what did not go well
+    u64 value;   // that a wait has found
+};
+
+TRUNKLINE_FN void begin(const Job &job, const Me &me, Run &run) {
+    run.channel = channel_of(job, me, run.lanes);
+    run.group = me.group;
+    run.budget = patience(job);
+    run.done = Put{0, {0, 0, 0}, {0, 0, 0}};
+    run.ticket = Ticket{0, 0, 0};
+    run.failed = run.value = 0;
+}
+
+// Where a thread leaves what it has found.
+TRUNKLINE_FN u64 *result_of(const Job &job, const Me &me) { return job.results + me.block * me.group.size + me.group.rank; }
+
+// Waits until a slot of this rank is at least `value`; all threads of the group do.
+TRUNKLINE_FN void await(const Job &job, Run &run, u32 slot, u64 value) {
+    Condition until = {AT_LEAST, value};
+    run.failed += bad(wait_unless_aborted(run.group, *run.lanes[0].main, slot_of(job, slot), until, run.budget, run.value));
+}
+
+// Puts, all threads of the group.
+TRUNKLINE_FN void give(Run &run, const Bytes &bytes, const With &with) {
+    run.failed += bad(put(run.group, run.channel, bytes, with, run.budget, run.done));
+}
+
+// Raises a signal; one thread does.
+TRUNKLINE_FN void tell(Run &run, const Addition &signal) {
+    run.failed += bad(trunkline::signal(run.channel, signal, run.budget, run.ticket));
+}
+
 // A word of the device's memory that a copy of the host's, or another thread, has changed.
 TRUNKLINE_FN u64 data_at(const Job &job, u64 at) { return sys_load(job.data + at / 8); }
 
@@ -163,31 +203,27 @@ TRUNKLINE_CALL void by_hand(const Job &job, const Channel &channel, Checks &chec
 
 // Every operation, once. The result is a bit for each check that failed.
 TRUNKLINE_CALL void operations(const Job &job, const Me &me) {
-    Lane lanes[LANES_OF_JOB];
-    Channel channel = channel_of(job, me, lanes);
+    Run run;
+    begin(job, me, run);
     Checks checks = {0, 0};
-    Budget budget = patience(job);
     if (is_leader(me.group)) {
-        puts_and_gets(job, channel, checks);
-        changes(job, channel, checks);
-        by_hand(job, channel, checks);
+        puts_and_gets(job, run.channel, checks);
+        changes(job, run.channel, checks);
+        by_hand(job, run.channel, checks);
     }
     checks.next = 48;
     meet(me.group);
-    Group group = me.group;
     Addition signal = raise(job, 7, 1);
     With with = {&signal, nullptr, false, false, false};
     Bytes bytes = {here(job, 0), there(job, 20480), 1000};
-    Put done = {0, {0, 0, 0}, {0, 0, 0}};
-    u64 value = 0;
     for (u64 round = 1; round <= job.rounds; round++) {
         checks.next = 48;
-        check(checks, bad(put(group, channel, bytes, with, budget, done)));                                 // 48
-        check(checks, bad(put_cooperative(group, channel, bytes, with, budget, done)));
-        check(checks, bad(wait_unless_aborted(group, *lanes[0].main, slot_of(job, 7), Condition{AT_LEAST, 2 * round}, budget, value)));
-        check(checks, bad(flush(group, channel, budget)));                                                  // 51
+        check(checks, bad(put(run.group, run.channel, bytes, with, run.budget, run.done)));                // 48
+        check(checks, bad(put_cooperative(run.group, run.channel, bytes, with, run.budget, run.done)));
+        check(checks, bad(wait_unless_aborted(run.group, *run.lanes[0].main, slot_of(job, 7), Condition{AT_LEAST, 2 * round}, run.budget, run.value)));
+        check(checks, bad(flush(run.group, run.channel, run.budget)));                              // 51
     }
-    dev_store(job.results + me.block * group.size + group.rank, checks.failed);
+    dev_store(result_of(job, me), checks.failed);
 }
 
 // Every thread of every block posts, on the lane of its block: so many batches of WRITEs of a word, the last of each an ADD to
@@ -219,47 +255,40 @@ TRUNKLINE_CALL void flood(const Job &job, const Me &me) {
 // The first block fills its bytes with the number of the round and puts them, with a signal; the second one waits for that, looks at
 // every word, and answers by a signal. The result: how many words came later than the signal, and what did not go well above 32 bits.
 TRUNKLINE_CALL void exchange(const Job &job, const Me &me) {
-    Lane lanes[LANES_OF_JOB];
-    Channel channel = channel_of(job, me, lanes);
-    Group group = me.group;
-    Budget budget = patience(job);
-    Put done = {0, {0, 0, 0}, {0, 0, 0}};
-    Ticket ticket = {0, 0, 0};
-    u64 words = job.bytes / 8, failed = 0, late = 0, value = 0;
+    Run run;
+    begin(job, me, run);
+    u64 words = job.bytes / 8, late = 0;
     Addition come = raise(job, 0, 1), taken = raise(job, 1, 1);
     With with = {&come, nullptr, false, false, false};
-    for (u64 round = 1; round <= job.rounds && failed == 0; round++) {
+    for (u64 round = 1; round <= job.rounds && run.failed == 0; round++) {
         if (me.block == 0) {
-            for (u64 at = group.rank; at < words; at += group.size) dev_store_relaxed(job.data + at, round);
-            failed += bad(put(group, channel, Bytes{here(job, 0), there(job, job.bytes), job.bytes}, with, budget, done));
-            failed += bad(wait_unless_aborted(group, *lanes[0].main, slot_of(job, 1), Condition{AT_LEAST, round}, budget, value));
+            for (u64 at = run.group.rank; at < words; at += run.group.size) dev_store_relaxed(job.data + at, round);
+            give(run, Bytes{here(job, 0), there(job, job.bytes), job.bytes}, with);
+            await(job, run, 1, round);
         } else {
-            failed += bad(wait_unless_aborted(group, *lanes[0].main, slot_of(job, 0), Condition{AT_LEAST, round}, budget, value));
-            for (u64 at = group.rank; at < words; at += group.size) late += dev_load_relaxed(job.data + words + at) != round;
-            meet(group);
-            if (is_leader(group)) failed += bad(trunkline::signal(channel, taken, budget, ticket));
+            await(job, run, 0, round);
+            for (u64 at = run.group.rank; at < words; at += run.group.size) late += dev_load_relaxed(job.data + words + at) != round;
+            meet(run.group);
+            if (is_leader(run.group)) tell(run, taken);
         }
     }
-    dev_store(job.results + me.block * group.size + group.rank, late | failed << 32);
+    dev_store(result_of(job, me), late | run.failed << 32);
 }
 
 // Waits of all kinds for what fails, or is aborted: each thread puts with a signal, and waits by ticket, by slot and by flush. The result
 // has the kinds of the waits, 8 bits each, and the status of the first.
 TRUNKLINE_CALL void endure(const Job &job, const Me &me) {
-    Lane lanes[LANES_OF_JOB];
-    Channel channel = channel_of(job, me, lanes);
-    Budget budget = patience(job);
+    Run run;
+    begin(job, me, run);
     Addition signal = raise(job, 0, 1);
     With with = {&signal, nullptr, false, false, false};
-    Put done = {0, {0, 0, 0}, {0, 0, 0}};
-    u64 value = 0;
-    const View &view = *lanes[0].main;
-    Post posted = put(channel, Bytes{here(job, 0), there(job, 4096), 64}, with, budget, done);
-    Wait ticket = posted.kind == POSTED ? wait(view, done.last, budget) : posted.why;
-    Wait slot = wait_unless_aborted(view, slot_of(job, 0), Condition{AT_LEAST, job.number}, budget, value);
-    Wait all = flush(channel, budget);
+    const View &view = *run.lanes[0].main;
+    Post posted = put(run.channel, Bytes{here(job, 0), there(job, 4096), 64}, with, run.budget, run.done);
+    Wait ticket = posted.kind == POSTED ? wait(view, run.done.last, run.budget) : posted.why;
+    Wait slot = wait_unless_aborted(view, slot_of(job, 0), Condition{AT_LEAST, job.number}, run.budget, run.value);
+    Wait all = flush(run.channel, run.budget);
     u64 kinds = ticket.kind | slot.kind << 8 | all.kind << 16;
-    dev_store(job.results + me.block * me.group.size + me.group.rank, kinds | (u64)ticket.status << 32 | 1ull << 63);
+    dev_store(result_of(job, me), kinds | (u64)ticket.status << 32 | 1ull << 63);
 }
 
 // A thread of the device tells all to stop, and then waits as above.
@@ -288,17 +317,15 @@ TRUNKLINE_CALL void ping(const Job &job, const Me &me) {
 // Gets bytes of the peer's, and looks at every word: the number of each is `number` more than that of the word before. The result: how
 // many are wrong, and what did not go well above 32 bits.
 TRUNKLINE_CALL void fetch(const Job &job, const Me &me) {
-    Lane lanes[LANES_OF_JOB];
-    Channel channel = channel_of(job, me, lanes);
-    Budget budget = patience(job);
-    Put done = {0, {0, 0, 0}, {0, 0, 0}};
-    u64 failed = 0, wrong = 0;
+    Run run;
+    begin(job, me, run);
+    u64 wrong = 0;
     if (is_leader(me.group)) {
-        failed += bad(get(channel, here(job, 0), there(job, job.bytes), job.bytes, budget, done));
-        failed += bad(wait_local(channel, done, budget));
+        run.failed += bad(get(run.channel, here(job, 0), there(job, job.bytes), job.bytes, run.budget, run.done));
+        run.failed += bad(wait_local(run.channel, run.done, run.budget));
         for (u64 at = 0; at < job.bytes / 8; at++) wrong += data_at(job, at * 8) != at * job.number;
     }
-    dev_store(job.results + me.block * me.group.size + me.group.rank, wrong | failed << 32);
+    dev_store(result_of(job, me), wrong | run.failed << 32);
 }
 
 // The three programs below are kernels of several ranks, whose regions are alike and have one key: `peer` is this rank, `number` how
@@ -311,100 +338,89 @@ TRUNKLINE_FN Addition raise_at(const Job &job, u64 rank, u32 slot, u64 value) {
 
 // Sums: every rank's numbers go around the ring, and each adds them to its own. Numbers to send, numbers that come, sums: `bytes` each.
 TRUNKLINE_CALL void ring(const Job &job, const Me &me) {
-    Lane lanes[LANES_OF_JOB];
-    Channel channel = channel_of(job, me, lanes);
-    Group group = me.group;
-    Budget budget = patience(job);
-    Put done = {0, {0, 0, 0}, {0, 0, 0}};
-    Ticket ticket = {0, 0, 0};
-    u64 words = job.bytes / 8, failed = 0, value = 0;
+    Run run;
+    begin(job, me, run);
+    u64 words = job.bytes / 8;
     u64 *out = job.data, *in = out + words, *sums = in + words;
     u64 next = (job.peer + 1) % job.number, before = (job.peer + job.number - 1) % job.number;
     Addition come = raise_at(job, next, 0, 1), taken = raise_at(job, before, 1, 1);
     With with = {&come, nullptr, false, false, false};
-    for (u64 at = group.rank; at < words; at += group.size) dev_store_relaxed(sums + at, dev_load_relaxed(out + at));
-    for (u64 step = 1; step < job.number && failed == 0; step++) {
-        failed += bad(put(group, channel, Bytes{here(job, 0), at_rank(job, next, job.bytes), job.bytes}, with, budget, done));
-        failed += bad(wait(group, *lanes[0].main, done.write, budget));
-        failed += bad(wait_unless_aborted(group, *lanes[0].main, slot_of(job, 0), Condition{AT_LEAST, step}, budget, value));
-        for (u64 at = group.rank; at < words; at += group.size) {
+    for (u64 at = run.group.rank; at < words; at += run.group.size) dev_store_relaxed(sums + at, dev_load_relaxed(out + at));
+    for (u64 step = 1; step < job.number && run.failed == 0; step++) {
+        give(run, Bytes{here(job, 0), at_rank(job, next, job.bytes), job.bytes}, with);
+        run.failed += bad(wait(run.group, *run.lanes[0].main, run.done.write, run.budget));
+        await(job, run, 0, step);
+        for (u64 at = run.group.rank; at < words; at += run.group.size) {
             u64 number = dev_load_relaxed(in + at);
             dev_store_relaxed(sums + at, dev_load_relaxed(sums + at) + number);
             dev_store_relaxed(out + at, number);
         }
-        meet(group);
+        meet(run.group);
         // Nobody writes to where numbers come before they were taken.
-        if (is_leader(group)) failed += bad(trunkline::signal(channel, taken, budget, ticket));
-        failed += bad(wait_unless_aborted(group, *lanes[0].main, slot_of(job, 1), Condition{AT_LEAST, step}, budget, value));
+        if (is_leader(run.group)) tell(run, taken);
+        await(job, run, 1, step);
     }
-    dev_store(job.results + group.rank, failed);
+    dev_store(job.results + run.group.rank, run.failed);
 }
 
 // Tokens: each goes to the rank that its number says, to a place of its sender's there; then each rank is told how many came from each.
 // `batch` tokens a rank; a sender's places begin at `bytes` times its number. The sum of what came stands behind all places.
 TRUNKLINE_CALL void dispatch(const Job &job, const Me &me) {
-    Lane lanes[LANES_OF_JOB];
-    Channel channel = channel_of(job, me, lanes);
-    Budget budget = patience(job);
-    Put done = {0, {0, 0, 0}, {0, 0, 0}};
-    Ticket ticket = {0, 0, 0};
-    u64 failed = 0, sum = 0, value = 0;
+    Run run;
+    begin(job, me, run);
+    u64 sum = 0;
     if (is_leader(me.group)) {
         for (u64 rank = 0; rank < job.number; rank++) {
             u64 sent = 0;
             for (u64 token = 0; token < job.batch; token++) {
                 u64 number = token * 2654435761u + job.peer;
                 if (number % job.number != rank) continue;
-                failed += bad(put_inline(channel, &number, 8, at_rank(job, rank, job.peer * job.bytes + sent * 8), budget, done));
+                run.failed += bad(put_inline(run.channel, &number, 8, at_rank(job, rank, job.peer * job.bytes + sent * 8), run.budget, run.done));
                 sent += 1;
             }
             Addition told = raise_at(job, rank, 2 + (u32)job.peer, sent + 1);
-            failed += bad(trunkline::signal(channel, told, budget, ticket));
+            tell(run, told);
         }
-        for (u64 rank = 0; rank < job.number && failed == 0; rank++) {
+        for (u64 rank = 0; rank < job.number && run.failed == 0; rank++) {
             Condition some = {AT_LEAST, 1};
-            failed += bad(wait_unless_aborted(*lanes[0].main, slot_of(job, 2 + (u32)rank), some, budget, value));
-            for (u64 at = 0; at + 1 < value; at++) sum += data_at(job, rank * job.bytes + at * 8);
+            run.failed += bad(wait_unless_aborted(*run.lanes[0].main, slot_of(job, 2 + (u32)rank), some, run.budget, run.value));
+            for (u64 at = 0; at + 1 < run.value; at++) sum += data_at(job, rank * job.bytes + at * 8);
         }
-        failed += bad(flush(channel, budget));
+        run.failed += bad(flush(run.channel, run.budget));
         dev_store_relaxed(job.data + job.number * job.bytes / 8, sum);
     }
-    dev_store(job.results + me.group.rank, failed);
+    dev_store(job.results + me.group.rank, run.failed);
 }
 
 // Cells in a row around all ranks: in each round a cell becomes the sum of itself and its neighbours. `batch` cells, and behind them
 // two pairs of ghosts, of even rounds and of odd ones: who is a round ahead does not write where others still read.
 TRUNKLINE_CALL void halo(const Job &job, const Me &me) {
-    Lane lanes[LANES_OF_JOB];
-    Channel channel = channel_of(job, me, lanes);
-    Group group = me.group;
-    Budget budget = patience(job);
-    Put done = {0, {0, 0, 0}, {0, 0, 0}};
-    Ticket ticket = {0, 0, 0};
-    u64 cells = job.batch, failed = 0, value = 0;
+    Run run;
+    begin(job, me, run);
+    u64 cells = job.batch;
     u64 *ghosts = job.data + cells, *next = ghosts + 4;
     u64 right = (job.peer + 1) % job.number, left = (job.peer + job.number - 1) % job.number;
-    for (u64 round = 1; round <= job.rounds && failed == 0; round++) {
+    for (u64 round = 1; round <= job.rounds && run.failed == 0; round++) {
         u64 pair = (cells + (round & 1) * 2) * 8;
-        if (is_leader(group)) {
+        if (is_leader(run.group)) {
             u64 first = dev_load(job.data), last = dev_load(job.data + cells - 1);
-            failed += bad(put_inline(channel, &first, 8, at_rank(job, left, pair + 8), budget, done));
-            failed += bad(trunkline::signal(channel, raise_at(job, left, 17, 1), budget, ticket));
-            failed += bad(put_inline(channel, &last, 8, at_rank(job, right, pair), budget, done));
-            failed += bad(trunkline::signal(channel, raise_at(job, right, 16, 1), budget, ticket));
+            run.failed += bad(put_inline(run.channel, &first, 8, at_rank(job, left, pair + 8), run.budget, run.done));
+            tell(run, raise_at(job, left, 17, 1));
+            run.failed += bad(put_inline(run.channel, &last, 8, at_rank(job, right, pair), run.budget, run.done));
+            tell(run, raise_at(job, right, 16, 1));
         }
-        failed += bad(wait_unless_aborted(group, *lanes[0].main, slot_of(job, 16), Condition{AT_LEAST, round}, budget, value));
-        failed += bad(wait_unless_aborted(group, *lanes[0].main, slot_of(job, 17), Condition{AT_LEAST, round}, budget, value));
-        for (u64 at = group.rank; at < cells; at += group.size) {
+        await(job, run, 16, round);
+        await(job, run, 17, round);
+        for (u64 at = run.group.rank; at < cells; at += run.group.size) {
             u64 before = at == 0 ? sys_load(job.data + pair / 8) : dev_load_relaxed(job.data + at - 1);
             u64 behind = at + 1 == cells ? sys_load(job.data + pair / 8 + 1) : dev_load_relaxed(job.data + at + 1);
             dev_store_relaxed(next + at, before + dev_load_relaxed(job.data + at) + behind);
         }
-        meet(group);
-        for (u64 at = group.rank; at < cells; at += group.size) dev_store_relaxed(job.data + at, dev_load_relaxed(next + at));
-        meet(group);
+        meet(run.group);
+        for (u64 at = run.group.rank; at < cells; at += run.group.size) dev_store_relaxed(job.data + at, dev_load_relaxed(next + at));
+        meet(run.group);
     }
-    dev_store(job.results + group.rank, failed);
+    dev_store(job.results + run.group.rank, run.failed);
 }
 
 }  // namespace kernels

@@ -72,7 +72,9 @@ impl Bytes {
         Entry::new(Work::Write { from, to, len, imm: None })
     }
 
-    const fn nth(&self, nth: u64) -> Entry {
+    /// The WRITE of a GiB of them, below [`entries`](Self::entries).
+    #[must_use]
+    pub const fn nth(&self, nth: u64) -> Entry {
         let offset = nth * LENGTH_MAX;
         let left = self.len - offset;
         self.piece(offset, if left < LENGTH_MAX { left } else { LENGTH_MAX })

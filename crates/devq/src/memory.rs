@@ -66,6 +66,25 @@ pub trait Memory {
         self.fence(Ordering::SeqCst);
     }
 
+    /// Stores two words as [`store_fenced`](Self::store_fenced) each, and then sets bits of a third one: the fences stand before both stores, and
+    /// behind both and the bits. Memory whose change of a word is a full fence by itself, behind an exchange before it, may use those.
+    #[inline]
+    fn store_both_fenced(&self, words: [(u64, u64); 2], bits: (u64, u64)) {
+        for (at, value) in words {
+            self.store_fenced(at, value);
+        }
+        self.or(bits.0, bits.1, Ordering::Release);
+    }
+
+    /// Writes a completion: the head says at first that it is being written, then the value comes, then the head that tells of it.
+    #[inline]
+    fn put_completion(&self, at: u64, [writing, value, head]: [u64; 3]) {
+        self.store(at, writing, Ordering::Relaxed);
+        self.fence(Ordering::Release);
+        self.store(at + 8, value, Ordering::Relaxed);
+        self.store(at, head, Ordering::Release);
+    }
+
     /// Whether both are the same words. Who cannot tell says no.
     #[inline]
     fn is_same(&self, other: &Self) -> bool {
@@ -231,6 +250,16 @@ macro_rules! through {
             #[inline]
             fn store_fenced(&self, at: u64, value: u64) {
                 (**self).store_fenced(at, value);
+            }
+
+            #[inline]
+            fn store_both_fenced(&self, words: [(u64, u64); 2], bits: (u64, u64)) {
+                (**self).store_both_fenced(words, bits);
+            }
+
+            #[inline]
+            fn put_completion(&self, at: u64, words: [u64; 3]) {
+                (**self).put_completion(at, words);
             }
 
             #[inline]

@@ -179,6 +179,7 @@ impl Slot {
     ///
     /// # Errors
     /// As [`look`](Self::look), and [`WaitError::Timeout`].
+    #[inline]
     pub fn wait<M: Memory>(
         &self,
         memory: &M,
@@ -186,11 +187,22 @@ impl Slot {
         budget: &mut impl Budget,
         mutant: Mutant,
     ) -> Result<u64, WaitError> {
+        let value = self.read(memory);
+        if until.holds(value) {
+            return Ok(value);
+        }
+        self.wait_longer(memory, until, budget, mutant)
+    }
+
+    /// The same once a look has found that it is not as wanted.
+    fn wait_longer<M: Memory>(
+        &self,
+        memory: &M,
+        until: Condition,
+        budget: &mut impl Budget,
+        mutant: Mutant,
+    ) -> Result<u64, WaitError> {
         loop {
-            let value = self.read(memory);
-            if until.holds(value) {
-                return Ok(value);
-            }
             if self.look(memory, until, mutant)? {
                 return Ok(self.read(memory));
             }
@@ -198,6 +210,10 @@ impl Slot {
                 return Err(WaitError::Timeout);
             }
             memory.pause();
+            let value = self.read(memory);
+            if until.holds(value) {
+                return Ok(value);
+            }
         }
     }
 

@@ -78,6 +78,11 @@ fn device_halo() {
     all("device_halo");
 }
 
+#[test]
+fn device_guest() {
+    all("device_guest");
+}
+
 /// Lines of a function at the beginning of a line, with its first and its last.
 fn lines_of(path: &str, name: &str) -> usize {
     let text = std::fs::read_to_string(PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(path)).unwrap();

@@ -191,8 +191,8 @@ TRUNKLINE_CALL Kernel kernel_of(const Window &window, u32 channel, const Group &
     return kernel;
 }
 
-// The leader's part of a put: pieces of a GiB, and what goes along with the last one. The counter first: that is executed here, and
-// need not wait for what the other rank answers.
+// The leader's part of a put: pieces of a GiB, and what goes along with the last one, which raises the counter itself if it has room
+// for what is added. If not, that comes first: it is executed here, and need not wait for what the other rank answers.
 TRUNKLINE_CALL Post lead_put(Kernel &kernel, u32 rank, const Bytes &bytes, const Along &along, Put &done) {
     const Window &window = *kernel.window;
     done.lane = next_lane(kernel.lanes);
@@ -204,9 +204,13 @@ TRUNKLINE_CALL Post lead_put(Kernel &kernel, u32 rank, const Bytes &bytes, const
     }
     Entry entries[3] = {nth_piece(bytes, pieces - 1), entry_nop(), entry_nop()};
     u32 count = 1;
-    u64 counter = window.counters_at + along.counter * SLOT_BYTES;
     u64 signal = window.signals_at + nth_signal(window, window.rank, along.signal) * SLOT_BYTES;
-    if (along.counter_by != 0) entries[count++] = entry_raise(window, window.rank, counter, along.counter_by);
+    Remote slot = remote_at(window, window.rank, window.counters_at + along.counter * SLOT_BYTES);
+    Addition counter = {slot, along.counter_by, true};
+    bool fits = fits_entry(counter) || TRUNKLINE_PLANTED("header-window-cuts-counts");
+    bool in_entry = fits && !TRUNKLINE_PLANTED("header-window-counts-apart");
+    if (along.counter_by != 0 && in_entry) entries[0] = last_of(Beside{nullptr, &counter}, entries[0]);
+    if (along.counter_by != 0 && !in_entry) entries[count++] = entry_add(counter);
     if (along.signal_by != 0) entries[count++] = entry_raise(window, rank, signal, along.signal_by);
     Post result = lead_post(kernel, done.lane, entries, count, done.last);
     done.write = done.last;

@@ -12,6 +12,7 @@ const HELP: &str = "\
 Examples:
   trunkline bench device                   puts, signals, counters, producers, and what an idle queue costs
   trunkline bench device -b 8 -e 8         one size
+  trunkline bench device -b 1G -e 2G -f 2  puts of several entries, of a GiB each
   trunkline bench device --json            one JSON object a row
 
 Device queues between two ranks of this process. Kernels are threads, and entries are executed
@@ -34,7 +35,7 @@ Device queues between two ranks of this process. Kernels are threads, and entrie
 
 Times are medians (p50) and 99th percentiles; rates are millions of entries a second. The lines at the end compare
 with what is aimed at. Their unit, a line transfer, is half of what a word takes from one processor to another and back,
-measured in the same run. #wrong should always be 0, and the exit status is 1 when it is not (2 when the run failed).";
+measured in the same run. Two ranks take twice the largest size in memory; above 64M each row has three runs. #wrong should always be 0, and the exit status is 1 when it is not (2 when the run failed).";
 
 /// Arguments of `bench device`.
 #[derive(Args, Debug)]
@@ -72,6 +73,7 @@ pub(crate) fn run(args: &DeviceArgs) -> Result<ExitCode, BenchError> {
         producers: args.producers as usize,
         json: args.json,
     };
+    settings.check_memory().map_err(BenchError::Usage)?;
     let wrong = device::run(&settings)?;
     Ok(if wrong == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

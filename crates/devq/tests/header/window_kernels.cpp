@@ -65,6 +65,7 @@ u64 window_run(const Launch *launch, unsigned rank) {
         case 3: return tests::use_window(kernel);
         case 4: return barrier(kernel, 0).kind;
         case 5: abort(kernel, 9); return wait_signal(kernel, launch->window->rank, 0, ~0ull).kind;
+        case 7: return put(kernel, launch->window->rank, 64, 0, 8, and_counter(along_signal(0, 5), 0, launch->first)).kind;
         default: return wait_signal(kernel, (u32)launch->count, 0, launch->first).kind;
     }
 }

@@ -125,6 +125,10 @@ TRUNKLINE_CALL u64 use_window(Kernel &kernel) {
     failed += take_signal(kernel, me, 1, 1, found).kind != GOOD || found != 1 || (leads && read_signal(kernel, me, 1) != 0);
     failed += put(kernel, me, 0, 0, 0, along_counter(0)).kind != GOOD || wait_counter(kernel, 0, 1, found).kind != GOOD;
     failed += reset_counter(kernel, 0, found).kind != GOOD;
+    // More than a write's own entry has room for.
+    u64 much = (1ull << 32) + 5;
+    failed += put(kernel, me, 0, 0, 0, along_counter(0, much)).kind != GOOD || wait_counter(kernel, 0, 1, found).kind != GOOD || found != much;
+    failed += reset_counter(kernel, 0, found).kind != GOOD;
     // What there is not is refused, and everything after it until the program says that it knows.
     u64 end = kernel.window->bytes;
     Wait refused[] = {

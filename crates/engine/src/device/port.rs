@@ -6,15 +6,16 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use trunkline_devq::{Job, Outcome, Port};
-use trunkline_mem::Memory;
 use trunkline_proto::mutant::Mutant;
 use trunkline_proto::rma::atomic::Action;
-use trunkline_proto::wire::devq::{Atomic, Entry, Local, Poison, Remote, Status, Work};
+use trunkline_proto::wire::devq::{Atomic, Count, Entry, Local, Remote, Status, Work};
 
 use crate::device::network::{Carried, Ended, Failure, Network, Place};
-use crate::device::region::{Copies, Found, Key, Regions};
+use crate::device::region::{Copies, Found, Regions};
 use crate::device::rest::{Ready, Rest, bring, copy, get, put};
 use crate::rma::{Member, Source};
+
+mod slots;
 
 /// Status of an entry whose operation no network here carries: NOTIFY, and a WRITE with an immediate.
 pub const UNSUPPORTED: Status = Status::Other(256);
@@ -438,80 +439,29 @@ impl<N: Network> Jobs<N> {
             }
         })
     }
-
-    /// Sets an error word of a region of this process that the CPU does not touch, by its bytes of the host. Whether there is such a region.
-    pub fn poison_words(&mut self, words: &Memory, at: u64, poison: u64) -> bool {
-        let Some(region) = self.regions.of_words(words) else { return false };
-        let _ = words.update(at, |old| (old == 0).then_some(poison));
-        let Ok(rest) = bring(region.copies.as_ref(), words, &region.memory, (at, 8)) else { return true };
-        if let Some(flight) = self.launch(None, rest) {
-            self.advance(flight);
-        }
-        true
-    }
-
-    /// Raises a counter of this process. Nothing waits for its end, but if it fails the counter is poisoned.
-    fn count(&mut self, queue: u32, at: Remote, value: u32, poisoned: bool) {
-        let failed = |status| Poison { status, queue };
-        match self.look_at_atomic(at, Atomic::Add(value.into()), poisoned) {
-            Ok(Ready::Done(_)) => {}
-            Ok(Ready::Changed(rest, _) | Ready::Later(rest, _) | Ready::Both(rest, _)) => {
-                let Some(flight) = self.launch(None, rest) else { return };
-                let error = self.regions.error_word(self.me, at.peer, at.key, at.addr, poisoned);
-                let heap = Key::from_bits(at.key).number();
-                if let (Some(flight), Some(offset)) = (self.flights.get_mut(flight as usize), error) {
-                    let word = failed(Status::Network).to_word();
-                    flight.poison = Some((Place { member: at.peer, heap, offset }, word));
-                }
-                self.advance(flight);
-            }
-            // The region has ended meanwhile.
-            Err(status) => self.poison(at, poisoned, failed(status)),
-        }
-    }
-
-    /// Sets the error word of what will not be changed.
-    fn poison(&mut self, at: Remote, poisoned: bool, poison: Poison) {
-        let word = poison.to_word();
-        let Some(error) = self.regions.error_word(self.me, at.peer, at.key, at.addr, poisoned) else {
-            return;
-        };
-        match self.regions.find(self.me, at.peer, at.key, error, 8) {
-            Ok(Found::Here { memory, copies, words: Some(words), .. }) => {
-                let _ = words.update(error, |old| (old == 0).then_some(word));
-                let Ok(rest) = bring(copies, words, memory, (error, 8)) else { return };
-                let Some(at) = self.launch(None, rest) else { return };
-                self.advance(at);
-            }
-            Ok(Found::Here { memory, .. }) => {
-                let _ = memory.update(error, |old| (old == 0).then_some(word));
-            }
-            Ok(Found::There { heap }) => {
-                let place = Place { member: at.peer, heap, offset: error };
-                let action = Action::CompareSwap { expect: 0, swap: word };
-                let rest = Rest::Atomic { at: place, action, fetches: true };
-                let Some(at) = self.launch(None, rest) else { return };
-                if let Some(flight) = self.flights.get_mut(at as usize) {
-                    flight.poison = Some((place, word));
-                    self.poisons.push((at, flight.generation, Instant::now()));
-                }
-                self.advance(at);
-            }
-            // No such word: nobody can wait for it.
-            Err(_) => {}
-        }
-    }
 }
 
 impl<N: Network> Port for Jobs<N> {
     fn begin(&mut self, queue: u32, index: u64, job: &Job) -> Option<Outcome> {
         match job {
             Job::Execute(entry) => return self.execute(queue, index, entry),
-            Job::Count { at, value, poisoned } => self.count(queue, *at, *value, *poisoned),
+            Job::Count { at, value, poisoned } => self.raise(queue, *at, *value, *poisoned),
             // Waiters here hear of the failure at once, whoever has the word.
             Job::Poison { at, poisoned, poison } => self.poison(*at, *poisoned, *poison),
         }
         Some(Outcome::Done(0))
+    }
+
+    #[inline]
+    fn count(&mut self, queue: u32, _: u64, at: Remote, count: Count) {
+        if self.add_here(at, count.value.into(), count.poisoned).is_none() {
+            self.raise(queue, at, count.value, count.poisoned);
+        }
+    }
+
+    #[inline]
+    fn add(&mut self, at: Remote, value: u64, poisoned: bool) -> Option<u64> {
+        self.add_here(at, value, poisoned)
     }
 
     #[inline]

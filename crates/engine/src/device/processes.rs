@@ -190,7 +190,13 @@ impl Guest {
     /// [`wait_unless_aborted`](trunkline_devq::Slot::wait_unless_aborted).
     #[must_use]
     pub fn patience(&self, time: Duration) -> Watching<'_> {
-        Watching { guest: self, patience: Patience::of(time), looks: 0, looked: None }
+        self.watching(Patience::of(time))
+    }
+
+    /// The same by a patience that there is.
+    #[must_use]
+    pub const fn watching(&self, patience: Patience) -> Watching<'_> {
+        Watching { guest: self, patience, looks: 0, looked: None }
     }
 
     /// Ends all queues if the process that executes has ended; whether it has.

@@ -8,8 +8,8 @@ use crate::mutant::Mutant;
 use crate::rma::atomic::Action;
 use crate::wire::devq::{
     Aborted, Ask, Atomic, BOX_BYTES, Bells, CARD_WORDS, Companion, Completion, Entry, Fence, Frontier,
-    Inline, Local, Owner, POST_PLACES, Poison, PostBox, REPLY_BYTES, REQUEST_BYTES, Remote, Reply, Request,
-    Shape, Status, WindowCard, Work,
+    GuestCard, GuestFile, Inline, Local, Owner, POST_PLACES, Poison, PostBox, REPLY_BYTES, REQUEST_BYTES,
+    Remote, Reply, Request, Shape, Status, WindowCard, WindowLayout, WindowShape, Work,
 };
 use crate::wire::dial::Heap;
 use crate::wire::frame::Region;
@@ -44,6 +44,25 @@ pub(super) fn words_of_a_queue(bytes: &[u8]) {
             );
         }
     }
+    // What is read in a short way is what it is by the long one.
+    let wait = |entry: Entry| match entry {
+        Entry { work: Work::Wait { queue, index }, fence: Fence::None, tag: 0, more: false } => {
+            Some((queue, index))
+        }
+        _ => None,
+    };
+    let add = |entry: Entry| match entry {
+        Entry {
+            work: Work::Atomic { at, change: Atomic::Add(value), poisoned },
+            fence: Fence::None,
+            tag: 0,
+            more: false,
+        } => Some((at, value, poisoned)),
+        _ => None,
+    };
+    let long = Entry::from_words(&words(rest), index, false).ok();
+    assert_eq!(Entry::plain_wait(&words(rest), index), long.and_then(wait));
+    assert_eq!(Entry::plain_add(&words(rest), index), long.and_then(add));
     if let Ok(shape) = Shape::from_words(&words(rest), u64::MAX) {
         assert_eq!(shape.to_words(), words(rest));
         assert!(shape.completion(index) + 16 <= shape.bytes());
@@ -90,11 +109,61 @@ pub(super) fn seeds() -> Vec<Vec<u8>> {
         input(index, checked, &Entry::new(*work).fenced(Fence::All).to_words(index, checked))
     });
     let mut all: Vec<_> = entries.collect();
+    let wait = Entry::new(Work::Wait { queue: 9, index: u64::MAX });
+    let add = Entry::new(atomic(Atomic::Add(1), true));
+    let plain = [
+        wait,
+        wait.fenced(Fence::All),
+        add,
+        Entry { tag: 1, ..add },
+        Entry::new(atomic(Atomic::Add(1), false)),
+    ];
+    all.extend(plain.map(|entry| input(7, false, &entry.to_words(7, false))));
     let done = Completion { status: Status::Done, op: 3, value: 0 };
     all.push(input(9, false, &SHAPE.to_words()));
     all.extend(Bells::new(64).map(|bells| input(0, false, &bells.to_words())));
     all.push(input(9, false, &[done.head(&SHAPE, 9)]));
     all.push(input(9, false, &[Frontier::new(9, true).0]));
+    variants(&all)
+}
+
+/// What a process hands to another one of its host.
+pub(super) fn guest_card(bytes: &[u8]) {
+    let Ok(card) = GuestCard::from_bytes(bytes, Mutant::NONE) else { return };
+    assert_eq!(card.to_bytes(), bytes);
+    let layout = card.layout();
+    assert!(layout.is_ok_and(|layout| layout.bytes() <= card.part.len), "the window is inside of the file");
+    assert_eq!((card.keys.len(), card.numbers.len()), (card.shape.ranks as usize, card.shape.lanes as usize));
+    assert!(card.rank < card.shape.ranks && card.keys.iter().all(|key| key >> 8 > 0));
+}
+
+pub(super) fn guest_card_seeds() -> Vec<Vec<u8>> {
+    let card = |ranks: u32, lanes: u32, channels| {
+        let shape = WindowShape {
+            ranks,
+            bytes: 4096,
+            signals: 2,
+            counters: 1,
+            barriers: 1,
+            channels,
+            lanes,
+            depth: 4,
+            chunk: 64,
+        };
+        let len = WindowLayout::new(shape).map_or(0, |layout| layout.bytes());
+        let file = |fd: u32, len| GuestFile { fd, inode: 1 << 33, len };
+        GuestCard {
+            pid: 4711,
+            queues: file(5, 1 << 20),
+            part: file(6, len),
+            shape,
+            rank: ranks - 1,
+            channel: 0,
+            keys: (1..=ranks).map(|key| key << 8).collect(),
+            numbers: (0..lanes).map(|lane| 2 * lane).collect(),
+        }
+    };
+    let all: Vec<_> = [card(1, 1, 0), card(2, 3, 1), card(3, 2, 0)].iter().map(GuestCard::to_bytes).collect();
     variants(&all)
 }
 

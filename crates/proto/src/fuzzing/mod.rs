@@ -38,6 +38,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "dial", check: wire::dial, seeds: wire::dial_seeds },
     Target { name: "devq", check: devq::words_of_a_queue, seeds: devq::seeds },
     Target { name: "window_card", check: devq::window_card, seeds: devq::window_card_seeds },
+    Target { name: "guest_card", check: devq::guest_card, seeds: devq::guest_card_seeds },
     Target { name: "post_box", check: devq::post_box, seeds: devq::post_box_seeds },
     Target { name: "ipc", check: ipc::messages, seeds: ipc::message_seeds },
     Target { name: "ipc_hostile", check: ipc::hostile, seeds: ipc::hostile_seeds },

@@ -3,6 +3,7 @@
 mod card;
 mod completion;
 mod entry;
+mod guest;
 mod inline;
 mod layout;
 mod post;
@@ -14,6 +15,7 @@ mod window;
 pub use card::{CARD_WORDS, CONFIG_WORDS, CardError, WindowCard};
 pub use completion::{Completion, Owner};
 pub use entry::{Atomic, Count, Entry, EntryError, Fence, LENGTH_MAX, Local, Remote, Work};
+pub use guest::{GUEST_RANKS_MAX, GuestCard, GuestCardError, GuestFile};
 pub use inline::{INLINE_BYTES_MAX, Inline};
 pub use layout::{
     BELLS_MAX, Bells, COMPLETION_BYTES, Companion, DEPTH_MAX, DEPTH_MIN, ENTRY_BYTES, Frontier, LINE_BYTES,

@@ -1,10 +1,12 @@
 //! What can go wrong with windows, and with what kernels post and wait for.
 
 use trunkline_devq::{Refusal, WaitError};
-use trunkline_engine::device::{LanesError, QueuesError};
+use trunkline_engine::device::{GuestError, LanesError, QueuesError};
 use trunkline_engine::rma::RmaError;
+use trunkline_mem::PeerError;
 use trunkline_mem::gpu::{CallError, RangeError};
-use trunkline_proto::wire::devq::{CardError, WindowShapeError};
+use trunkline_mem::ipc::Cause;
+use trunkline_proto::wire::devq::{CardError, GuestCardError, WindowShapeError};
 
 use crate::error::Error;
 
@@ -75,6 +77,36 @@ pub enum DeviceError {
     /// Memory of the GPU cannot be read or written.
     #[error(transparent)]
     Memory(#[from] RangeError),
+    /// The window is not of [`World::devices_for_processes`](crate::World::devices_for_processes).
+    #[error("channels of this window are lent to no other process")]
+    NotForProcesses,
+    /// The channel is another process's.
+    #[error("channel {channel} is lent to another process")]
+    Lent {
+        /// Which.
+        channel: u32,
+    },
+    /// There is no such process of the host, or it cannot be watched.
+    #[error("process {process}: {source}")]
+    Process {
+        /// Its number.
+        process: u32,
+        /// What the system says.
+        #[source]
+        source: std::io::Error,
+    },
+    /// No memory file for a window.
+    #[error("no memory file for a window: {0}")]
+    File(#[source] Cause),
+    /// Bytes are no card of a guest.
+    #[error(transparent)]
+    Card(#[from] GuestCardError),
+    /// The files of the process that has lent a channel cannot be mapped.
+    #[error("memory of the process that has lent the channel: {0}")]
+    Map(#[from] PeerError),
+    /// There are no such queues in its file.
+    #[error(transparent)]
+    Guest(#[from] GuestError),
     /// What a kernel posted earlier has not ended well.
     #[error("an earlier kernel of the channel: {0}")]
     Earlier(#[source] WaitError),

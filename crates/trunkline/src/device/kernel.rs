@@ -3,13 +3,13 @@
 use std::cell::Cell;
 use std::time::Duration;
 
-use trunkline_devq::{Condition, OrDie, Queue, Slot, Ticket, WaitError};
-use trunkline_engine::device::{Patience, Words, die};
+use trunkline_devq::{Addition, Budget, Condition, OrDie, Queue, Slot, Ticket, WaitError};
+use trunkline_engine::device::{Guest, Patience, Watching, Words, die};
 use trunkline_proto::mutant::Mutant;
 use trunkline_proto::wire::devq::{Aborted, Atomic, Entry, LENGTH_MAX, Local, Remote, Status, Work};
 
 use super::error::KernelError;
-use super::window::{Source, Window, planted};
+use super::window::{OwnPart, Source, planted};
 
 /// Entries that go with one another: writes of all but the last GiB are posted before.
 const TOGETHER: usize = 3;
@@ -19,7 +19,8 @@ const TOGETHER: usize = 3;
 pub struct With {
     /// A signal of the other rank, and by how much it is raised.
     pub signal: Option<(u32, u64)>,
-    /// A counter of this rank, and by how much it is raised once the bytes are placed.
+    /// A counter of this rank, and by how much it is raised once the bytes are placed: by the last write's own entry, or by one of its own if that is more than
+    /// 2^32 - 1. A ticket and a flush say that the bytes are placed, and not that it was raised: wait for it.
     pub counter: Option<(u32, u64)>,
 }
 
@@ -63,7 +64,7 @@ pub struct Posted {
 /// What one thread uses of a window.
 #[derive(Debug)]
 pub struct Kernel<'w> {
-    pub(super) window: &'w Window,
+    pub(super) part: &'w OwnPart,
     pub(super) channel: u32,
     lanes: &'w [Queue<Words>],
     /// Whose turn it is.
@@ -73,20 +74,45 @@ pub struct Kernel<'w> {
     limit: Option<Duration>,
     /// A wait that takes longer ends the process.
     dies: bool,
+    /// Where another process executes.
+    guest: Option<&'w Guest>,
     pub(super) mutant: Mutant,
 }
 
+/// How long a wait may take.
+pub(super) enum Limit<'w> {
+    Own(Patience),
+    /// The end of the process that executes ends it, too.
+    Guests(Watching<'w>),
+}
+
+impl Budget for Limit<'_> {
+    #[inline]
+    fn goes_on(&mut self) -> bool {
+        match self {
+            Self::Own(patience) => patience.goes_on(),
+            Self::Guests(watching) => watching.goes_on(),
+        }
+    }
+}
+
 impl<'w> Kernel<'w> {
-    pub(super) fn new(window: &'w Window, channel: u32, lanes: &'w [Queue<Words>]) -> Self {
+    pub(super) fn new(
+        part: &'w OwnPart,
+        channel: u32,
+        lanes: &'w [Queue<Words>],
+        guest: Option<&'w Guest>,
+    ) -> Self {
         let last = lanes.iter().map(|_| Cell::new(None)).collect();
         Self {
-            window,
+            part,
             channel,
             lanes,
             cursor: Cell::new(0),
             last,
             limit: None,
             dies: false,
+            guest,
             mutant: planted(),
         }
     }
@@ -107,27 +133,31 @@ impl<'w> Kernel<'w> {
     /// This rank.
     #[must_use]
     pub const fn rank(&self) -> usize {
-        self.window.rank
+        self.part.rank
     }
 
     /// Ranks of the window.
     #[must_use]
     pub fn size(&self) -> usize {
-        self.window.keys.len()
+        self.part.keys.len()
     }
 
-    pub(super) fn patience(&self) -> OrDie<Patience> {
+    pub(super) fn patience(&self) -> OrDie<Limit<'w>> {
         let patience = self.limit.map_or(Patience::endless(), Patience::of);
+        let patience = match self.guest {
+            None => Limit::Own(patience),
+            Some(guest) => Limit::Guests(guest.watching(patience)),
+        };
         OrDie::new(patience, self.dies.then_some(die as fn() -> !), self.mutant)
     }
 
     pub(super) fn remote(&self, rank: usize, addr: u64) -> Result<Remote, KernelError> {
-        let key = self.window.keys.get(rank).ok_or(KernelError::NoRank(rank))?;
+        let key = self.part.keys.get(rank).ok_or(KernelError::NoRank(rank))?;
         Ok(Remote { peer: rank as u32, addr, key: key.bits() })
     }
 
     fn in_data(&self, at: u64, len: u64) -> Result<(), KernelError> {
-        let inside = at.checked_add(len).is_some_and(|end| end <= self.window.config.bytes);
+        let inside = at.checked_add(len).is_some_and(|end| end <= self.part.layout.shape().bytes);
         if inside { Ok(()) } else { Err(KernelError::Range { at, len }) }
     }
 
@@ -136,14 +166,21 @@ impl<'w> Kernel<'w> {
     }
 
     fn raise(&self, rank: usize, (id, value): (u32, u64)) -> Result<Entry, KernelError> {
-        let slot = self.window.layout.signal(self.rank() as u32, id);
+        let slot = self.part.layout.signal(self.rank() as u32, id);
         let slot = slot.ok_or(KernelError::None { what: "signal", id })?;
         Ok(Self::add(self.remote(rank, slot)?, value))
     }
 
-    fn count(&self, (id, value): (u32, u64)) -> Result<Entry, KernelError> {
-        let slot = self.window.layout.counter(id).ok_or(KernelError::None { what: "counter", id })?;
-        Ok(Self::add(self.remote(self.rank(), slot)?, value))
+    fn count(&self, (id, value): (u32, u64)) -> Result<Addition, KernelError> {
+        let slot = self.part.layout.counter(id).ok_or(KernelError::None { what: "counter", id })?;
+        Ok(Addition { at: self.remote(self.rank(), slot)?, value, poisoned: true })
+    }
+
+    /// The last write, which raises the counter that goes with it if it has room for that, and the counter's own entry if not.
+    fn counted(&self, write: Entry, counter: &Addition) -> [Option<Entry>; 2] {
+        let apart = [Some(write), Some(counter.entry())];
+        let is_apart = self.mutant.is("dev-window-counts-apart");
+        counter.with(write).filter(|_| !is_apart).map_or(apart, |counted| [Some(counted), None])
     }
 
     fn next_lane(&self) -> usize {
@@ -167,7 +204,7 @@ impl<'w> Kernel<'w> {
     /// [`KernelError`]; of more than a GiB the first may have been posted.
     pub fn put(&self, rank: usize, to: u64, from: u64, len: u64, with: With) -> Result<Posted, KernelError> {
         self.in_data(from, len)?;
-        let key = self.window.keys.get(self.rank()).ok_or(KernelError::NoRank(self.rank()))?;
+        let key = self.part.keys.get(self.rank()).ok_or(KernelError::NoRank(self.rank()))?;
         self.put_from(rank, to, Local { addr: from, key: key.bits() }, len, with)
     }
 
@@ -209,7 +246,7 @@ impl<'w> Kernel<'w> {
     /// [`KernelError::Range`].
     pub fn write(&self, at: u64, bytes: &[u8]) -> Result<(), KernelError> {
         self.in_data(at, bytes.len() as u64)?;
-        self.window.memory.write(at, bytes).map_err(|_| KernelError::Range { at, len: bytes.len() as u64 })
+        self.part.memory.write(at, bytes).map_err(|_| KernelError::Range { at, len: bytes.len() as u64 })
     }
 
     /// Copies bytes out of this rank's part. What others put there can be read after the wait that told of it.
@@ -219,7 +256,7 @@ impl<'w> Kernel<'w> {
     pub fn read(&self, at: u64, into: &mut [u8]) -> Result<(), KernelError> {
         let len = into.len() as u64;
         self.in_data(at, len)?;
-        self.window.memory.read(at, into).map_err(|_| KernelError::Range { at, len })
+        self.part.memory.read(at, into).map_err(|_| KernelError::Range { at, len })
     }
 
     fn put_from(
@@ -242,13 +279,15 @@ impl<'w> Kernel<'w> {
             self.post(lane, &[write(done, LENGTH_MAX)])?;
             done += LENGTH_MAX;
         }
-        let mut entries = [write(done, len - done); TOGETHER];
-        let mut count = 1;
+        let write = write(done, len - done);
         // The counter first: that is executed here, and need not wait for what the other rank answers.
         let counter = with.counter.map(|counter| self.count(counter)).transpose()?;
+        let [write, counter] = counter.map_or([Some(write), None], |counter| self.counted(write, &counter));
         let signal = with.signal.map(|signal| self.raise(rank, signal)).transpose()?;
-        for entry in [counter, signal].into_iter().flatten() {
-            entries[count] = entry;
+        let mut entries = [Entry::new(Work::Nop); TOGETHER];
+        let mut count = 0;
+        for (place, entry) in entries.iter_mut().zip([write, counter, signal].into_iter().flatten()) {
+            *place = entry;
             count += 1;
         }
         let last = self.post(lane, &entries[..count])?;
@@ -310,19 +349,21 @@ impl<'w> Kernel<'w> {
     }
 
     pub(super) fn wait_slot(&self, slot: Slot, value: u64) -> Result<u64, KernelError> {
-        let until = Condition::AtLeast(value);
-        Ok(slot.wait(&self.window.words, until, &mut self.patience(), self.mutant)?)
+        let (until, words) = (Condition::AtLeast(value), &self.part.words);
+        let none = KernelError::None { what: "lane", id: 0 };
+        let first = self.lanes.first().ok_or(none)?;
+        Ok(slot.wait_unless_aborted(words, until, first, &mut self.patience(), self.mutant)?)
     }
 
     fn signal_slot(&self, by: usize, id: u32) -> Result<Slot, KernelError> {
-        let layout = &self.window.layout;
+        let layout = &self.part.layout;
         let (slot, base) = (layout.signal(by as u32, id), layout.signal_base(by as u32, id));
         let (slot, base) = slot.zip(base).ok_or(KernelError::None { what: "signal", id })?;
         Ok(Slot::poisoned(slot).based(base))
     }
 
     fn counter_slot(&self, id: u32) -> Result<Slot, KernelError> {
-        let layout = &self.window.layout;
+        let layout = &self.part.layout;
         let slot = layout.counter(id).zip(layout.counter_base(id));
         let (slot, base) = slot.ok_or(KernelError::None { what: "counter", id })?;
         Ok(Slot::poisoned(slot).based(base))
@@ -354,20 +395,23 @@ impl<'w> Kernel<'w> {
         loop {
             let mut sum = 0_u64;
             for by in 0..self.size() {
-                sum = sum.wrapping_add(self.signal_slot(by, id)?.read(&self.window.words));
+                sum = sum.wrapping_add(self.signal_slot(by, id)?.read(&self.part.words));
             }
             if sum >= value {
                 return Ok(sum);
             }
             for by in 0..self.size() {
-                if let Some(poison) = self.signal_slot(by, id)?.poison(&self.window.words) {
+                if let Some(poison) = self.signal_slot(by, id)?.poison(&self.part.words) {
                     return Err(WaitError::Poisoned(poison).into());
                 }
             }
-            if !trunkline_devq::Budget::goes_on(&mut budget) {
+            if let Some(why) = self.lanes.first().and_then(Queue::aborted) {
+                return Err(WaitError::Aborted(why).into());
+            }
+            if !budget.goes_on() {
                 return Err(WaitError::Timeout.into());
             }
-            trunkline_devq::Memory::pause(&self.window.words);
+            trunkline_devq::Memory::pause(&self.part.words);
         }
     }
 
@@ -376,7 +420,7 @@ impl<'w> Kernel<'w> {
     /// # Errors
     /// [`KernelError::None`].
     pub fn read_signal(&self, by: usize, id: u32) -> Result<u64, KernelError> {
-        Ok(self.signal_slot(by, id)?.read(&self.window.words))
+        Ok(self.signal_slot(by, id)?.read(&self.part.words))
     }
 
     /// Lets a signal of this rank begin anew: what has come counts no more, what comes counts. What it was.
@@ -384,7 +428,7 @@ impl<'w> Kernel<'w> {
     /// # Errors
     /// [`KernelError::None`].
     pub fn reset_signal(&self, by: usize, id: u32) -> Result<u64, KernelError> {
-        let reset = self.signal_slot(by, id)?.reset(&self.window.words, self.mutant);
+        let reset = self.signal_slot(by, id)?.reset(&self.part.words, self.mutant);
         Ok(reset.unwrap_or(0))
     }
 
@@ -406,7 +450,7 @@ impl<'w> Kernel<'w> {
 
         use trunkline_devq::Memory as _;
         let none = KernelError::None { what: "barrier", id };
-        let (layout, words) = (&self.window.layout, &self.window.words);
+        let (layout, words) = (&self.part.layout, &self.part.words);
         self.flush()?;
         let epoch = layout.epoch(id).ok_or(none)?;
         let again = self.mutant.is("dev-barriers-begin-anew");
@@ -423,7 +467,7 @@ impl<'w> Kernel<'w> {
         Ok(())
     }
 
-    /// Tells everybody who uses this kernel's channel to stop: all waits for what it has posted end with [`WaitError::Aborted`], and nothing more is executed.
+    /// Tells everybody who uses this kernel's channel to stop: all its waits, for what it has posted and for signals and counters, end with [`WaitError::Aborted`], and nothing more is executed.
     pub fn abort(&self, reason: u32) {
         for queue in self.lanes {
             queue.abort(Aborted { status: Status::Aborted, reason });

@@ -33,9 +33,11 @@
 //! - *Failure.* An entry that fails ends every wait for it: by ticket, by counter, and the other rank's for the signal. So does the death of the rank
 //!   that would have raised a signal. No wait takes a failure for success, and with a limit ([`Kernel::limit`]) none lasts longer.
 //! - *Memory.* Signals, counters and barriers count on from kernel to kernel; nobody sets them back but [`Kernel::reset_signal`], which loses no addition.
+//! - *Other processes.* A channel can be lent to another process of the host, whose kernels use it as this rank's ([`Window::lend`], [`GuestWindow`]).
 //! - *Progress.* [`Mode::Inline`]: whoever posts or waits executes, too. [`Mode::Thread`]: a thread does, which sleeps while nothing is asked for.
 
 mod error;
+mod guest;
 mod kernel;
 mod on_gpu;
 mod stream;
@@ -43,6 +45,7 @@ mod view;
 mod window;
 
 pub use error::{DeviceError, KernelError};
+pub use guest::{GuestCard, GuestWindow};
 pub use kernel::{Kernel, Posted, With};
 pub use on_gpu::{GpuView, Gpus, Residence};
 pub use trunkline_devq::WaitError;

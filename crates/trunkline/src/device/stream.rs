@@ -23,16 +23,16 @@ impl Kernel<'_> {
         if with >= self.size() || with == self.rank() {
             return Err(KernelError::NoRank(with));
         }
-        let stream = self.window.layout.stream(with as u32, self.channel);
+        let stream = self.part.layout.stream(with as u32, self.channel);
         stream.ok_or(KernelError::None { what: "stream of channel", id: self.channel })
     }
 
     fn chunk(&self) -> usize {
-        self.window.layout.shape().chunk as usize
+        self.part.layout.shape().chunk as usize
     }
 
     fn lane_of(&self, chunk: u64) -> usize {
-        (chunk % u64::from(self.window.layout.shape().lanes)) as usize
+        (chunk % u64::from(self.part.layout.shape().lanes)) as usize
     }
 
     /// Sends bytes to a rank, whose kernel of the same channel receives as many. It comes back when they may be changed; they may be on their way.
@@ -42,9 +42,9 @@ impl Kernel<'_> {
     pub fn send(&self, to: usize, bytes: &[u8]) -> Result<(), KernelError> {
         let stream = self.stream(to)?;
         for chunk in bytes.chunks(self.chunk()) {
-            let nth = self.window.words.load(stream.state() + stream_at::SENT, Relaxed);
+            let nth = self.part.words.load(stream.state() + stream_at::SENT, Relaxed);
             self.wait_room(stream, nth)?;
-            let _ = self.window.memory.write(stream.room_out(nth), chunk);
+            let _ = self.part.memory.write(stream.room_out(nth), chunk);
             self.send_chunk(&Onward { stream, rank: to }, nth, chunk.len())?;
         }
         Ok(())
@@ -63,7 +63,7 @@ impl Kernel<'_> {
                 self.free(from, nth)?;
                 std::thread::sleep(std::time::Duration::from_millis(2));
             }
-            let _ = self.window.memory.read(stream.room_in(nth), chunk);
+            let _ = self.part.memory.read(stream.room_in(nth), chunk);
             if !early {
                 self.free(from, nth)?;
             }
@@ -80,7 +80,7 @@ impl Kernel<'_> {
         let (up, down) = (self.stream(from)?, self.stream(to)?);
         for chunk in into.chunks_mut(self.chunk()) {
             let nth = self.wait_chunk(up, chunk.len())?;
-            let _ = self.window.memory.read(up.room_in(nth), chunk);
+            let _ = self.part.memory.read(up.room_in(nth), chunk);
             self.pass_on(chunk, (from, nth), &Onward { stream: down, rank: to })?;
         }
         Ok(())
@@ -132,7 +132,7 @@ impl Kernel<'_> {
         for chunk in into.chunks_mut(self.chunk()) {
             let nth = self.wait_chunk(up, chunk.len())?;
             let came = came.get_mut(..chunk.len()).unwrap_or_default();
-            let _ = self.window.memory.read(up.room_in(nth), came);
+            let _ = self.part.memory.read(up.room_in(nth), came);
             f(chunk, came, nth)?;
         }
         Ok(())
@@ -141,15 +141,15 @@ impl Kernel<'_> {
     /// Gives the room of a chunk back that was taken, and sends it on.
     fn pass_on(&self, chunk: &[u8], (from, nth): (usize, u64), onward: &Onward) -> Result<(), KernelError> {
         self.free(from, nth)?;
-        let out = self.window.words.load(onward.stream.state() + stream_at::SENT, Relaxed);
+        let out = self.part.words.load(onward.stream.state() + stream_at::SENT, Relaxed);
         self.wait_room(onward.stream, out)?;
-        let _ = self.window.memory.write(onward.stream.room_out(out), chunk);
+        let _ = self.part.memory.write(onward.stream.room_out(out), chunk);
         self.send_chunk(onward, out, chunk.len())
     }
 
     /// Waits until the other end has taken the chunk whose room is used again. Then that has been read here, too.
     fn wait_room(&self, stream: StreamLayout, nth: u64) -> Result<(), KernelError> {
-        let depth = u64::from(self.window.layout.shape().depth);
+        let depth = u64::from(self.part.layout.shape().depth);
         let taken = (nth + 1).saturating_sub(depth);
         if taken > 0 && !self.mutant.is("dev-sends-without-room") {
             self.wait_slot(Slot::poisoned(stream.free()), taken)?;
@@ -161,20 +161,20 @@ impl Kernel<'_> {
     fn send_chunk(&self, onward: &Onward, nth: u64, len: usize) -> Result<(), KernelError> {
         let padded = (len as u64).next_multiple_of(GRANULE);
         let lane = self.lane_of(nth);
-        let there = self.window.layout.stream(self.rank() as u32, self.channel);
+        let there = self.part.layout.stream(self.rank() as u32, self.channel);
         let there = there.ok_or(KernelError::None { what: "stream of channel", id: self.channel })?;
         let to = self.remote(onward.rank, there.room_in(nth))?;
         let from = Local { addr: onward.stream.room_out(nth), key: self.remote(self.rank(), 0)?.key };
         let flag = self.remote(onward.rank, there.ready(lane as u32))?;
         let write = Entry::new(Work::Write { from, to, len: padded, imm: None });
         self.post(lane, &[write, Self::add(flag, padded)])?;
-        self.window.words.store(onward.stream.state() + stream_at::SENT, nth + 1, Relaxed);
+        self.part.words.store(onward.stream.state() + stream_at::SENT, nth + 1, Relaxed);
         Ok(())
     }
 
     /// Waits until the next chunk is there; its number.
     fn wait_chunk(&self, stream: StreamLayout, len: usize) -> Result<u64, KernelError> {
-        let words = &self.window.words;
+        let words = &self.part.words;
         let nth = words.load(stream.state() + stream_at::RECEIVED, Relaxed);
         let flag = stream.ready(self.lane_of(nth) as u32);
         let padded = (len as u64).next_multiple_of(GRANULE);
@@ -187,7 +187,7 @@ impl Kernel<'_> {
 
     /// Tells the sender that a chunk was taken.
     fn free(&self, from: usize, nth: u64) -> Result<(), KernelError> {
-        let there = self.window.layout.stream(self.rank() as u32, self.channel);
+        let there = self.part.layout.stream(self.rank() as u32, self.channel);
         let there = there.ok_or(KernelError::None { what: "stream of channel", id: self.channel })?;
         let flag = self.remote(from, there.free())?;
         self.post(self.lane_of(nth), &[Self::add(flag, 1)]).map(drop)

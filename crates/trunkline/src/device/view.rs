@@ -186,10 +186,10 @@ impl DeviceTables {
     }
 
     pub(super) fn of(window: &Window) -> Self {
-        let (layout, shape) = (&window.layout, *window.layout.shape());
+        let (layout, shape) = (&window.part.layout, *window.part.layout.shape());
         let channels = window.queues.len() as u32;
         let peer = |(rank, key): (usize, &Key)| PeerView { rank: rank as u32, key: key.bits() };
-        let peers: Arc<[_]> = window.keys.iter().enumerate().map(peer).collect();
+        let peers: Arc<[_]> = window.part.keys.iter().enumerate().map(peer).collect();
         let page = window.bells();
         let view = |queue: &Queue<Words>| {
             let (at, bells) = (queue.words().memory().addr() as u64, page.words().memory().addr() as u64);
@@ -206,7 +206,7 @@ impl DeviceTables {
         let queues: Arc<[_]> = views.iter().map(lane).collect();
         let words = channels as usize * Self::words_of_channel(shape.lanes);
         let words: Arc<[_]> = (0..words).map(|_| AtomicU64::new(0)).collect();
-        let base = window.memory.addr() as u64;
+        let base = window.part.memory.addr() as u64;
         let view = DeviceView {
             channels,
             base,
@@ -216,7 +216,7 @@ impl DeviceTables {
             peers: peers.as_ptr().addr() as u64,
             queues: queues.as_ptr().addr() as u64,
             words: words.as_ptr().addr() as u64,
-            ..DeviceView::of(layout, window.rank as u32)
+            ..DeviceView::of(layout, window.part.rank as u32)
         };
         Self { view, peers, queues, views, words }
     }

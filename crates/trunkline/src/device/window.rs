@@ -15,6 +15,7 @@ use trunkline_proto::wire::devq::{
 };
 
 use super::error::DeviceError;
+use super::guest::Lent;
 use super::kernel::Kernel;
 use super::on_gpu::{Gpus, OnGpu, Place};
 use super::view::DeviceTables;
@@ -43,6 +44,8 @@ pub(super) struct Inner {
     shared: Arc<Shared>,
     /// Where kernels run, if not on the host.
     pub(super) gpu: Option<Gpus>,
+    /// Queues and windows lie in memory files.
+    is_for_processes: bool,
 }
 
 impl std::fmt::Debug for Inner {
@@ -123,17 +126,25 @@ pub(super) type Finder = Box<dyn Fn(u32) -> Option<Queue<Words>> + Send + Sync>;
 pub struct Window {
     pub(super) inner: Arc<Inner>,
     pub(super) config: WindowConfig,
+    pub(super) part: OwnPart,
+    heap: u8,
+    /// By channel, then by lane; none of a window whose kernels run on a GPU.
+    pub(super) queues: Vec<Vec<Queue<Words>>>,
+    pub(super) on_gpu: Option<OnGpu>,
+    /// Of a window that other processes may use.
+    pub(super) lent: Option<Lent>,
+}
+
+/// A rank's own part of a window, and how entries name all parts: what kernels use, of this process and of others.
+#[derive(Debug)]
+pub(super) struct OwnPart {
     pub(super) layout: WindowLayout,
     pub(super) memory: Memory,
     /// The same memory, for waits.
     pub(super) words: Words,
-    heap: u8,
     /// By rank.
     pub(super) keys: Vec<Key>,
     pub(super) rank: usize,
-    /// By channel, then by lane; none of a window whose kernels run on a GPU.
-    pub(super) queues: Vec<Vec<Queue<Words>>>,
-    pub(super) on_gpu: Option<OnGpu>,
 }
 
 impl std::fmt::Debug for Window {
@@ -157,7 +168,29 @@ impl World {
     pub fn devices(&self, mode: Mode) -> Result<Devices, DeviceError> {
         let network = Courier::new(self.shared().job.carrying()?, planted());
         let queues = Queues::start(network, QUEUES, mode, planted())?;
-        Ok(Devices { inner: Arc::new(Inner { queues, shared: Arc::clone(self.shared()), gpu: None }) })
+        Ok(self.devices_of(queues, None, false))
+    }
+
+    fn devices_of(
+        &self,
+        queues: Queues<Courier<Carrying>>,
+        gpu: Option<Gpus>,
+        is_for_processes: bool,
+    ) -> Devices {
+        let shared = Arc::clone(self.shared());
+        Devices { inner: Arc::new(Inner { queues, shared, gpu, is_for_processes }) }
+    }
+
+    /// The same for kernels in other processes of the host, to which channels of its windows are lent ([`Window::lend`]): at most `queues` queues, and none deeper than
+    /// `deepest`. All of them lie in one memory file. A thread executes, which nobody can wake, so it looks at doorbells again and again while there is something to do, and
+    /// every 50 us while there is not.
+    ///
+    /// # Errors
+    /// [`DeviceError::Engine`], [`DeviceError::Queues`].
+    pub fn devices_for_processes(&self, queues: u32, deepest: u32) -> Result<Devices, DeviceError> {
+        let network = Courier::new(self.shared().job.carrying()?, planted());
+        let queues = Queues::for_processes(network, queues, deepest, planted())?;
+        Ok(self.devices_of(queues, None, true))
     }
 
     /// The same for kernels of a GPU, which make windows of this executor and use them (mode M2). Ranks of a job may have them beside ranks whose kernels are threads.
@@ -167,7 +200,7 @@ impl World {
     pub fn devices_of_gpu(&self, gpu: Gpus) -> Result<Devices, DeviceError> {
         let network = Courier::new(self.shared().job.carrying()?, planted());
         let queues = Queues::for_device(network, QUEUES, gpu.device.clone(), planted())?;
-        Ok(Devices { inner: Arc::new(Inner { queues, shared: Arc::clone(self.shared()), gpu: Some(gpu) }) })
+        Ok(self.devices_of(queues, Some(gpu), false))
     }
 }
 
@@ -192,9 +225,13 @@ impl Devices {
         let bytes = boxes + Part::boxes_bytes(world.size() as u64);
         let bytes = usize::try_from(bytes).map_err(|_| DeviceError::Regions)?;
         let (job, queues) = (&self.inner.shared.job, &self.inner.queues);
-        let place = match &self.inner.gpu {
-            None => Place::host(bytes),
-            Some(gpu) => gpu.place(bytes, layout.bytes())?,
+        let (place, lent) = match &self.inner.gpu {
+            None if self.inner.is_for_processes => {
+                let lent = Lent::new(bytes, config.channels.max(1))?;
+                (Place::Host(lent.memory().clone()), Some(lent))
+            }
+            None => (Place::host(bytes), None),
+            Some(gpu) => (gpu.place(bytes, layout.bytes())?, None),
         };
         let memory = place.memory().clone();
         let heap = job.add_heap(memory.clone())?;
@@ -214,7 +251,8 @@ impl Devices {
         // Nobody is written to before he has all he needs.
         world.barrier()?;
         let inner = Arc::clone(&self.inner);
-        Ok(Window { inner, config, layout, memory, words, heap, keys, rank, queues: made, on_gpu })
+        let part = OwnPart { layout, memory, words, keys, rank };
+        Ok(Window { inner, config, part, heap, queues: made, on_gpu, lent })
     }
 
     /// The queues of a window, for threads of the host or for kernels of a GPU.
@@ -335,8 +373,10 @@ impl Window {
         if self.on_gpu.is_some() {
             return Err(DeviceError::OnGpu);
         }
-        let channels = self.queues.len() as u32;
-        let lanes = self.queues.get(channel as usize).ok_or(DeviceError::NoChannel { channel, channels })?;
+        let lanes = self.lanes(channel)?;
+        if self.lent.as_ref().is_some_and(|lent| lent.is_lent(channel)) {
+            return Err(DeviceError::Lent { channel });
+        }
         for queue in lanes {
             let ready = queue.words().load(at::READY, std::sync::atomic::Ordering::Acquire);
             if is_before(0, ready) {
@@ -345,7 +385,13 @@ impl Window {
                 queue.wait(last, &mut Patience::endless()).map_err(DeviceError::Earlier)?;
             }
         }
-        Ok(Kernel::new(self, channel, lanes))
+        Ok(Kernel::new(&self.part, channel, lanes, None))
+    }
+
+    /// The queues of a channel, by lane.
+    pub(super) fn lanes(&self, channel: u32) -> Result<&[Queue<Words>], DeviceError> {
+        let none = DeviceError::NoChannel { channel, channels: self.queues.len() as u32 };
+        self.queues.get(channel as usize).map(Vec::as_slice).ok_or(none)
     }
 
     /// How large it is.
@@ -364,7 +410,7 @@ impl Window {
             return on_gpu.write(at, bytes);
         }
         // It is inside.
-        let _ = self.memory.write(at, bytes);
+        let _ = self.part.memory.write(at, bytes);
         Ok(())
     }
 
@@ -377,7 +423,7 @@ impl Window {
         if let Some(on_gpu) = &self.on_gpu {
             return on_gpu.read(at, into);
         }
-        let _ = self.memory.read(at, into);
+        let _ = self.part.memory.read(at, into);
         Ok(())
     }
 
@@ -403,7 +449,7 @@ impl Window {
         std::thread::scope(|scope| {
             let launched = scope.spawn(launch);
             while !launched.is_finished() {
-                self.words.pause();
+                self.part.words.pause();
                 std::thread::yield_now();
             }
             launched.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
@@ -416,7 +462,7 @@ impl Window {
     /// [`DeviceError::NoChannel`], [`DeviceError::Earlier`].
     pub fn companion(&self, channel: u32, lane: usize) -> Result<Queue<Words>, DeviceError> {
         let missing = DeviceError::NoChannel { channel, channels: self.queues.len() as u32 };
-        let queue = self.queues.get(channel as usize).and_then(|lanes| lanes.get(lane)).ok_or(missing)?;
+        let queue = self.lanes(channel)?.get(lane).ok_or(missing)?;
         let number = queue.companion_within(&mut Patience::endless()).map_err(DeviceError::Earlier)?;
         let finder: Finder = Box::new(self.inner.queues.finder());
         finder.find(number).ok_or(DeviceError::Regions)
@@ -436,13 +482,13 @@ impl Window {
         world.barrier()?;
         let queues = &self.inner.queues;
         queues.with(|executor| {
-            executor.unwatch(&self.memory);
+            executor.unwatch(&self.part.memory);
             executor.network().close(self.heap);
         });
-        if let Some(key) = self.keys.get(self.rank) {
+        if let Some(key) = self.part.keys.get(self.part.rank) {
             let _region = queues.remove_region(*key);
         }
-        for (rank, key) in self.keys.iter().enumerate().filter(|&(rank, _)| rank != self.rank) {
+        for (rank, key) in self.part.keys.iter().enumerate().filter(|&(rank, _)| rank != self.part.rank) {
             queues.with(|executor| executor.forget(rank as Member, *key));
         }
         self.inner.shared.job.remove_heap(self.heap)?;

@@ -118,6 +118,33 @@ fn looks_right(window: &Window, world: &World) {
 }
 
 #[test]
+fn a_write_raises_the_counter_that_goes_with_it() {
+    run_over(&FABRICS, "devices::a_write_raises_the_counter_that_goes_with_it", 2, |world| {
+        for mode in [Mode::Thread, Mode::Inline] {
+            let devices = world.devices(mode).unwrap();
+            // Two entries have room: the write and the signal.
+            let config =
+                WindowConfig { bytes: 4096, signals: 1, counters: 2, depth: 2, ..WindowConfig::default() };
+            let window = devices.window(&world, config).unwrap();
+            let (kernel, other) = (window.kernel(0).unwrap().limit(LIMIT), 1 - world.rank());
+            for round in 1..=20_u64 {
+                kernel.put(other, 64, 0, 8, With::signal(0).and_counter(0)).unwrap();
+                assert_eq!(kernel.wait_counter(0, round), Ok(round));
+            }
+            assert_eq!(kernel.wait_signal(other, 0, 20), Ok(20));
+            // What an entry has no room for is added all the same.
+            let much = (1 << 32) + 5;
+            kernel.put(other, 64, 0, 8, With { counter: Some((1, much)), signal: None }).unwrap();
+            assert_eq!(kernel.wait_counter(1, 1), Ok(much));
+            kernel.flush().unwrap();
+            drop(kernel);
+            window.free(&world).unwrap();
+        }
+        world.finish().unwrap();
+    });
+}
+
+#[test]
 fn ranks_that_differ_are_told() {
     run_over(&["soft:shm"], "devices::ranks_that_differ_are_told", 2, |world| {
         let devices = world.devices(Mode::Thread).unwrap();

@@ -1,26 +1,4 @@
-// Kernels over windows for the device of crates/engine/tests/m2/stub.c: threads of a process of its own. An atomic that changes anything but the device's own memory ends it.
-#include <sched.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-static unsigned long long start, bytes;
-
-static void changes(const void *word) {
-    if ((unsigned long long)word - start < bytes) return;
-    fprintf(stderr, "an atomic of the device changes %p, which is the host's\n", word);
-    abort();
-}
-
-static bool is_planted(const char *name) {
-    static const char *planted = getenv("TRUNKLINE_MUTANT");
-    return planted != nullptr && strcmp(planted, name) == 0;
-}
-
-#define TRUNKLINE_PAUSE() sched_yield()
-#define TRUNKLINE_CHANGES(word) changes(word)
-#define TRUNKLINE_PLANTED(name) is_planted(name)
+// Kernels over windows for the device of crates/engine/tests/m2/stub.c.
+#include "../../../engine/tests/m2/played.h"
 #include "window_kernels.h"
 #include "window_entries.h"
-
-extern "C" void stub_window(unsigned long long at, unsigned long long size) { start = at, bytes = size; }

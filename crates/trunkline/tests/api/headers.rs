@@ -57,6 +57,7 @@ const ALL_OF_IT: u32 = 3;
 const BARRIER: u32 = 4;
 const ABORT: u32 = 5;
 const WAIT: u32 = 6;
+const PUT: u32 = 7;
 
 fn symbol<T: Copy>(library: &Library, name: &str) -> T {
     // SAFETY: each name here is that of a function whose type is written beside the call as it is in the source.
@@ -246,7 +247,8 @@ fn a_window_in_cxx_does_what_it_says() {
                 signals: 2,
                 counters: 1,
                 lanes: 3,
-                depth: 4,
+                // A write that raises its counter, and a signal.
+                depth: 2,
                 ..WindowConfig::default()
             };
             let given = Given::new(&library, &devices, &world, config);
@@ -261,6 +263,44 @@ fn a_window_in_cxx_does_what_it_says() {
             assert_eq!(given.launch(ABORT, 2, &mut [], 0, [0; 2]), ABORTED);
             given.free(&world);
         }
+        world.finish().unwrap();
+    });
+}
+
+/// The entries from an index on, without their numbers, of the first queue.
+fn entries(given: &Given<'_>, first: u64, count: u64) -> Vec<[u64; 8]> {
+    let view = &given.tables.views[0];
+    let place =
+        |index: u64| std::ptr::with_exposed_provenance::<[u64; 8]>(view.ring as usize + index as usize * 64);
+    let entry = |index| {
+        // SAFETY: the ring lives as long as the window, is deeper than that, and nobody posts now.
+        let mut words = unsafe { place(index).read_volatile() };
+        words[0] &= !u64::from(u32::MAX);
+        words
+    };
+    (first..first + count).map(entry).collect()
+}
+
+#[test]
+fn a_put_is_the_same_entries_in_both_languages() {
+    let Some(library) = library("entries of windows by the device header") else { return };
+    run_over(&["soft:shm"], "headers::a_put_is_the_same_entries_in_both_languages", 1, |world| {
+        let devices = world.devices(Mode::Inline).unwrap();
+        let config =
+            WindowConfig { bytes: 4096, signals: 1, counters: 1, depth: 16, ..WindowConfig::default() };
+        let given = Given::new(&library, &devices, &world, config);
+        // A counter that the write has room for, and one that it has not.
+        for (first, by, count) in [(0, u64::from(u32::MAX), 2), (2 * 2, 1 << 32, 3)] {
+            let with = With { signal: Some((0, 5)), counter: Some((0, by)) };
+            given.kernel().put(0, 64, 0, 8, with).unwrap();
+            assert_eq!(given.launch(PUT, 1, &mut [], 0, [by, 0]), GOOD);
+            given.kernel().wait_signal(0, 0, 10).unwrap();
+            let [rust, cxx] = [first, first + count].map(|at| entries(&given, at, count));
+            assert_eq!(rust, cxx, "a counter by {by}");
+            assert!(rust.iter().all(|words| words[0] != 0), "nothing is there");
+        }
+        assert_eq!(given.kernel().wait_counter(0, 1), Ok(2 * (u64::from(u32::MAX) + (1 << 32))));
+        given.free(&world);
         world.finish().unwrap();
     });
 }

@@ -9,6 +9,7 @@ mod death;
 mod devices;
 mod gpu_windows;
 mod gpus;
+mod guests;
 mod headers;
 mod kept;
 mod messages;

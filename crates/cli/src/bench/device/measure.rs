@@ -11,6 +11,7 @@ use trunkline_engine::device::{Executor, Network, Words};
 use trunkline_proto::wire::devq::{Entry, Work};
 
 use super::gpu;
+use super::pattern::{check, fill};
 use super::ranks::{Alone, Rank, Way, alone, over, patience};
 use super::{DeviceBenchError, Row, Settings};
 use crate::bench::times::Times;
@@ -20,10 +21,15 @@ use crate::cmd::BenchError;
 const RUNS: usize = 2000;
 /// Operations that are timed together, where one is short.
 const PARTS: u32 = 16;
+/// Bytes from which a row has few runs.
+const LONG: usize = 64 << 20;
 /// Peers of the fan-out.
 const PEERS: usize = 64;
 /// Queues that are idle.
 const IDLE: u32 = 1024;
+
+/// Ways of B1 and B2.
+pub(super) const WAYS: usize = Way::ALL.len();
 
 /// What the goals are about.
 #[derive(Clone, Copy, Debug, Default)]
@@ -90,9 +96,9 @@ pub(super) fn all(settings: &Settings, print: Print<'_>) -> Result<Found, BenchE
                     modes.extend(row.of_mode());
                     print(row)
                 };
-                of_way(&alone(way)?, way, settings, &mut keep, &mut found)?;
+                of_way(&alone(way, settings.largest())?, way, settings, &mut keep, &mut found)?;
             }
-            Way::Shm | Way::Tcp => of_way(&over(way)?, way, settings, print, &mut found)?,
+            Way::Shm | Way::Tcp => of_way(&over(way, settings.largest())?, way, settings, print, &mut found)?,
         }
     }
     // B5: the same operations again, side by side.
@@ -106,9 +112,14 @@ pub(super) fn all(settings: &Settings, print: Print<'_>) -> Result<Found, BenchE
 
 fn runs(settings: &Settings, bytes: usize) -> usize {
     match settings.iterations {
-        0 => ((64 << 20) / bytes.max(1)).clamp(20, RUNS),
+        0 => ((64 << 20) / bytes.max(1)).clamp(runs_least(bytes), RUNS),
         iterations => iterations,
     }
+}
+
+/// Where one run takes long there are fewer.
+const fn runs_least(bytes: usize) -> usize {
+    if bytes > LONG { 3 } else { 20 }
 }
 
 /// Times an operation, several at a time where one is about as long as a look at the clock.
@@ -118,7 +129,8 @@ fn timed(
     mut operation: impl FnMut() -> Result<(), DeviceBenchError>,
 ) -> Result<Times, DeviceBenchError> {
     let parts = if bytes <= 4096 { PARTS } else { 1 };
-    Times::take((count / parts as usize).max(20), parts, |_| (0..parts).try_for_each(|_| operation()))
+    let times = (count / parts as usize).max(runs_least(bytes));
+    Times::take(times, parts, |_| (0..parts).try_for_each(|_| operation()))
 }
 
 /// Has somebody wait at a rank while another one puts there: its executor stays awake, as it does for a kernel that waits for what comes.
@@ -223,33 +235,16 @@ impl<N: Network + 'static> Rank<N> {
     }
 }
 
-/// Fills the source, and tells how many bytes are wrong at the target.
-fn check<N: Network + 'static>(ranks: &[Rank<N>; 2], bytes: usize, seed: u8) -> u64 {
-    let byte = |at: usize| (at as u8).wrapping_mul(7).wrapping_add(seed);
-    let mut there = vec![0; bytes];
-    if ranks[1].memory.read(0, &mut there).is_err() {
-        return bytes as u64;
-    }
-    there.iter().enumerate().filter(|&(at, found)| *found != byte(at)).count() as u64
-}
-
-fn fill<N: Network + 'static>(ranks: &[Rank<N>; 2], bytes: usize, seed: u8) {
-    let data: Vec<u8> = (0..bytes).map(|at| (at as u8).wrapping_mul(7).wrapping_add(seed)).collect();
-    // The memory is longer than the largest size.
-    let _ = ranks[0].memory.write(0, &data);
-    let _ = ranks[1].memory.write(0, &vec![0; bytes]);
-}
-
 /// Puts of the first rank to the second, one at a time, each of which `round` posts and waits for; the bytes are checked at the end.
 fn puts<N: Network + 'static>(
     ranks: &[Rank<N>; 2],
-    (what, way, seed): (&'static str, Way, u8),
+    (what, way, seed): (&'static str, Way, u64),
     (bytes, count): (usize, usize),
     round: impl FnMut() -> Result<(), DeviceBenchError>,
 ) -> Result<Row, DeviceBenchError> {
-    fill(ranks, bytes, seed);
+    fill([&ranks[0].memory, &ranks[1].memory], bytes, seed);
     let row = Row::timed("B1", what, way.name(), bytes, timed(bytes, count, round)?);
-    Ok(Row { wrong: check(ranks, bytes, seed), ..row })
+    Ok(Row { wrong: check(&ranks[1].memory, bytes, seed), ..row })
 }
 
 fn put_and_wait<N: Network + 'static>(
@@ -258,8 +253,8 @@ fn put_and_wait<N: Network + 'static>(
     way: Way,
     size: (usize, usize),
 ) -> Result<Row, DeviceBenchError> {
-    let entry = [ranks[0].put(size.0)];
-    puts(ranks, ("put + wait", way, 1), size, || ranks[0].queues_wait(queue, &entry).map(drop))
+    let entries = ranks[0].put(size.0);
+    puts(ranks, ("put + wait", way, 1), size, || ranks[0].queues_wait(queue, &entries).map(drop))
 }
 
 fn put_and_count<N: Network + 'static>(
@@ -268,10 +263,10 @@ fn put_and_count<N: Network + 'static>(
     way: Way,
     size: (usize, usize),
 ) -> Result<Row, DeviceBenchError> {
-    let entry = [ranks[0].put_counted(size.0, 0)?];
+    let entries = ranks[0].put_counted(size.0, 0)?;
     let mut counted = ranks[0].value(0);
     puts(ranks, ("put + fused counter", way, 2), size, || {
-        queue.post(&entry, &mut patience())?;
+        queue.post(&entries, &mut patience())?;
         counted += 1;
         ranks[0].wait(0, counted)
     })
@@ -300,26 +295,28 @@ fn ping_pong<N: Network + 'static>(
     bytes: usize,
     count: usize,
 ) -> Result<Row, DeviceBenchError> {
-    fill(ranks, bytes, 4);
+    fill([&ranks[0].memory, &ranks[1].memory], bytes, 4);
     let all = count + super::super::times::warm_up(count);
     let [first, second] = ranks;
-    let (there, back) = (first.queue(64)?, second.queue(64)?);
+    let (there, back) = (first.queue(128)?, second.queue(128)?);
     let (mut sent, mut heard) = (second.value(2), first.value(2));
     let replied = heard;
+    let put = |rank: &Rank<N>| [rank.put(bytes), vec![rank.signal(2)]].concat();
+    let (ask, answer) = (put(first), put(second));
     let times = std::thread::scope(|scope| {
         let echo = scope.spawn(move || {
             let mut heard = sent;
             for _ in 0..all {
                 heard += 1;
                 second.wait(2, heard)?;
-                back.post(&[second.put(bytes), second.signal(2)], &mut patience())?;
+                back.post(&answer, &mut patience())?;
             }
             Ok::<_, DeviceBenchError>(())
         });
         let times = Times::take(count, 2, |_| {
             sent += 1;
             heard += 1;
-            there.post(&[first.put(bytes), first.signal(2)], &mut patience())?;
+            there.post(&ask, &mut patience())?;
             first.wait(2, heard)
         });
         echo.join().map_err(|_| DeviceBenchError::Panicked)??;
@@ -327,7 +324,7 @@ fn ping_pong<N: Network + 'static>(
     })?;
     let came = first.value(2) - replied;
     let row = Row::timed("B1", "put + signal, one way", way.name(), bytes, times);
-    Ok(Row { wrong: check(ranks, bytes, 4) + came.abs_diff(all as u64), ..row })
+    Ok(Row { wrong: check(&ranks[1].memory, bytes, 4) + came.abs_diff(all as u64), ..row })
 }
 
 /// Millions of entries a second.
@@ -338,7 +335,7 @@ fn rate<N: Network + 'static>(
     producers: usize,
 ) -> Result<f64, DeviceBenchError> {
     let each = (entries / producers / batch).max(1);
-    let entries = vec![rank.put(8); batch];
+    let entries = rank.put(8).repeat(batch);
     let began = Instant::now();
     std::thread::scope(|scope| {
         let produce = || {
@@ -387,11 +384,11 @@ fn idle(print: Print<'_>, found: &mut Found) -> Result<(), BenchError> {
 
 /// B4: the waiter's looks once all has completed, which is what it does at least.
 fn fan_out(print: Print<'_>, found: &mut Found) -> Result<(), BenchError> {
-    let ranks = alone(Way::M1)?;
+    let ranks = alone(Way::M1, 8)?;
     let rank = &ranks[0];
     let queues: Result<Vec<_>, _> = (0..PEERS).map(|_| rank.queue(16)).collect();
     let queues = queues?;
-    let counted_put = [rank.put_counted(8, 5)?];
+    let (put, counted_put) = (rank.put(8), rank.put_counted(8, 5)?);
     let mut counted = rank.value(5);
     let mut tickets = Vec::with_capacity(PEERS);
     let by_counter = Times::take(200, 1, |_| {
@@ -404,7 +401,7 @@ fn fan_out(print: Print<'_>, found: &mut Found) -> Result<(), BenchError> {
     let by_tickets = Times::take(200, 1, |_| {
         tickets.clear();
         for queue in &queues {
-            tickets.push(queue.post(&[rank.put(8)], &mut patience())?);
+            tickets.push(queue.post(&put, &mut patience())?);
         }
         queues.iter().zip(&tickets).try_for_each(|(queue, ticket)| queue.wait(*ticket, &mut patience()))?;
         Ok::<_, DeviceBenchError>(())

@@ -4,18 +4,25 @@
 
 mod gpu;
 mod measure;
+mod pattern;
 mod ranks;
 
 use std::io::Write as _;
 
 use serde::Serialize;
 
+use super::progress;
 use super::times::Times;
 use crate::cmd::BenchError;
 use measure::Found;
 
-/// Largest put.
-pub(crate) const BYTES_MAX: usize = 64 << 20;
+/// Largest put: an entry for each GiB of it, which all fit into a queue at once.
+pub(crate) const BYTES_MAX: usize = 64 << 30;
+/// Ranks that have as many bytes at a time, and what else there is beside them.
+const RANKS: usize = 2;
+const BESIDE: usize = 256 << 20;
+/// Rows that do not come once a size and way, without those of a GPU.
+const ROWS: usize = 24;
 
 /// What the arguments say.
 pub(crate) struct Settings {
@@ -27,6 +34,40 @@ pub(crate) struct Settings {
     pub(crate) producers: usize,
     /// JSON instead of tables.
     pub(crate) json: bool,
+}
+
+impl Settings {
+    /// Bytes of the largest put.
+    fn largest(&self) -> usize {
+        self.sizes.iter().copied().max().unwrap_or(0)
+    }
+
+    /// What two ranks take, where the host has no more.
+    ///
+    /// # Errors
+    /// What it takes, and what there is.
+    pub(crate) fn check_memory(&self) -> Result<(), String> {
+        let needed = self.largest().saturating_mul(RANKS).saturating_add(BESIDE);
+        let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+        match available(&text) {
+            Some(there) if there < needed && self.largest() > BESIDE => {
+                Err(format!("{RANKS} ranks take {} MiB, and {} are free", needed >> 20, there >> 20))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// About as many as there will be.
+    fn rows(&self) -> usize {
+        let ways = measure::WAYS;
+        ways * (4 * self.sizes.len() + 4) + 2 * self.sizes.len() + ROWS
+    }
+}
+
+/// Bytes that new programs can have, as the kernel says.
+fn available(meminfo: &str) -> Option<usize> {
+    let line = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    line.trim().strip_suffix("kB")?.trim().parse::<usize>().ok()?.checked_mul(1024)
 }
 
 /// Why nothing was measured.
@@ -85,8 +126,8 @@ struct Bar {
 }
 
 const COLUMNS: &str = "\
-#                                                size  batch       p50       p99      rate  bandwidth  #wrong
-#                                                 (B)             (us)      (us)    (M/s)     (GB/s)";
+#                                                    size  batch       p50       p99      rate  bandwidth  #wrong
+#                                                     (B)             (us)      (us)    (M/s)     (GB/s)";
 
 impl Row {
     fn timed(bench: &'static str, operation: &str, way: &'static str, bytes: usize, times: Times) -> Self {
@@ -150,7 +191,7 @@ impl Row {
         let number =
             |value: Option<f64>, digits| value.map_or_else(|| "-".to_owned(), |v| format!("{v:.digits$}"));
         format!(
-            "  {:<3} {:<26} {:<11} {:>7}  {:>5}  {:>8}  {:>8}  {:>8}  {:>9}  {:>6}",
+            "  {:<3} {:<26} {:<11} {:>11}  {:>5}  {:>8}  {:>8}  {:>8}  {:>9}  {:>6}",
             self.bench,
             self.operation,
             self.way,
@@ -175,7 +216,7 @@ pub(crate) fn run(settings: &Settings) -> Result<u64, BenchError> {
             "# device queues: two ranks in this process, a line transfer takes {transfer:.3} us\n#\n{COLUMNS}"
         )?;
     }
-    let mut wrong = 0;
+    let (mut wrong, bar) = (0, progress::bar(settings.rows()));
     let mut print = |row: &Row| -> Result<(), BenchError> {
         wrong += row.wrong;
         let line = if settings.json {
@@ -183,10 +224,13 @@ pub(crate) fn run(settings: &Settings) -> Result<u64, BenchError> {
         } else {
             row.text()
         };
-        writeln!(out, "{line}")?;
-        Ok(out.flush()?)
+        bar.set_message(format!("{} {}, {} B", row.way, row.operation, row.bytes));
+        bar.inc(1);
+        bar.suspend(|| writeln!(out, "{line}").and_then(|()| out.flush()))?;
+        Ok(())
     };
     let found = measure::all(settings, &mut print)?;
+    bar.finish_and_clear();
     for bar in bars(&found, transfer) {
         if settings.json {
             writeln!(out, "{}", serde_json::to_string(&bar).map_err(std::io::Error::from)?)?;
@@ -269,5 +313,14 @@ mod tests {
         assert_eq!(met, [true, false, true, true, true, true, true, true, false]);
         let none = bars(&Found::default(), 0.1);
         assert!(none.iter().skip(4).all(|bar| !bar.met), "what was not measured meets nothing");
+    }
+
+    #[test]
+    fn memory_that_is_not_there_is_not_asked_for() {
+        assert_eq!(available("MemTotal: 9 kB\nMemAvailable:   2048 kB\n"), Some(2 << 20));
+        assert_eq!(available("MemTotal: 9 kB\n"), None);
+        let of = |largest| Settings { sizes: vec![8, largest], iterations: 0, producers: 4, json: true };
+        assert_eq!(of(64 << 20).check_memory(), Ok(()));
+        assert!(of(1 << 50).check_memory().is_err());
     }
 }

@@ -14,13 +14,14 @@ use trunkline_proto::rma::atomic::Action;
 use trunkline_proto::wire::devq::{Atomic, Entry, Local, Remote, Status, Work};
 use trunkline_softnic::{SoftConfig, SoftFabric, WireMode};
 
-use super::{BYTES_MAX, DeviceBenchError};
+use super::DeviceBenchError;
 
 /// Queues of a rank.
 const QUEUES: u32 = 1100;
-/// Slots of a rank, behind its data.
-const SLOTS: u64 = BYTES_MAX as u64;
-const BYTES: usize = BYTES_MAX + (1 << 20);
+/// Bytes of a rank's slots, behind its data.
+const SLOTS_BYTES: usize = 1 << 20;
+/// Where slots begin.
+const ALIGN: usize = 4096;
 
 /// How entries are executed.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -92,6 +93,8 @@ impl Network for Alone {
 /// A rank, whatever its network.
 pub(super) struct Rank<N: Network + 'static> {
     me: u32,
+    /// Where its slots begin, behind its data; so they do at the other one.
+    slots: u64,
     pub(super) queues: Queues<N>,
     pub(super) memory: Memory,
     words: Words,
@@ -103,31 +106,25 @@ fn rank<N: Network + 'static>(
     me: u32,
     network: N,
     mode: Mode,
-    heap: u8,
+    bytes: usize,
 ) -> Result<Rank<N>, DeviceBenchError> {
     let ranks = |error: &dyn std::fmt::Display| DeviceBenchError::Ranks(error.to_string());
     let queues = Queues::start(network, QUEUES, mode, Mutant::NONE).map_err(|error| ranks(&error))?;
-    let memory = Memory::heap(BYTES);
-    let region =
-        Region { memory: memory.clone(), heap, table: ErrorTable::default(), copies: None, words: None };
+    let slots = bytes.next_multiple_of(ALIGN);
+    let memory = Memory::heap(slots + SLOTS_BYTES);
+    let region = Region::of_host(memory.clone(), 0, ErrorTable::default());
     let key = queues.add_region(region).ok_or_else(|| ranks(&"no region"))?;
     let words = queues.words(&memory);
-    Ok(Rank { me, queues, memory, words, keys: [key; 2] })
+    Ok(Rank { me, slots: slots as u64, queues, memory, words, keys: [key; 2] })
 }
 
-/// Two ranks with nothing between them.
-pub(super) fn alone(way: Way) -> Result<[Rank<Alone>; 2], DeviceBenchError> {
-    let ranks = [rank(0, Alone(0), way.mode(), 0)?, rank(1, Alone(1), way.mode(), 0)?];
+/// Two ranks of so many bytes with nothing between them.
+pub(super) fn alone(way: Way, bytes: usize) -> Result<[Rank<Alone>; 2], DeviceBenchError> {
+    let ranks = [rank(0, Alone(0), way.mode(), bytes)?, rank(1, Alone(1), way.mode(), bytes)?];
     for (one, other) in [(0, 1), (1, 0)] {
         let near = Some(ranks[other].memory.clone());
-        let far = Far {
-            key: ranks[other].keys[0],
-            len: BYTES as u64,
-            table: ErrorTable::default(),
-            near,
-            copies: None,
-            words: None,
-        };
+        let (key, len) = (ranks[other].keys[0], ranks[other].memory.len() as u64);
+        let far = Far::of_host(key, len, ErrorTable::default(), near);
         ranks[one].queues.learn(other as u32, far);
     }
     Ok(ranks)
@@ -135,8 +132,8 @@ pub(super) fn alone(way: Way) -> Result<[Rank<Alone>; 2], DeviceBenchError> {
 
 type Over = Arc<Job<SoftFabric, UnixHost>>;
 
-/// Two ranks with software NICs.
-pub(super) fn over(way: Way) -> Result<[Rank<Rma<Over>>; 2], DeviceBenchError> {
+/// The same with software NICs.
+pub(super) fn over(way: Way, bytes: usize) -> Result<[Rank<Rma<Over>>; 2], DeviceBenchError> {
     let ranks = |error: &dyn std::fmt::Display| DeviceBenchError::Ranks(error.to_string());
     let wire = if way == Way::Tcp { WireMode::Tcp } else { WireMode::Shm };
     let job = || {
@@ -152,20 +149,14 @@ pub(super) fn over(way: Way) -> Result<[Rank<Rma<Over>>; 2], DeviceBenchError> {
         job.meet(me, &cards).map_err(|error| ranks(&error))?;
         let network = || Rma::new(Arc::clone(&job)).map_err(|error| ranks(&error));
         // The heap is the region's memory, so it comes first.
-        let one = rank(me, network()?, way.mode(), 0)?;
+        let one = rank(me, network()?, way.mode(), bytes)?;
         job.add_heap(one.memory.clone()).map_err(|error| ranks(&error))?;
         Ok::<_, DeviceBenchError>(one)
     };
     let both = [start(0, first)?, start(1, second)?];
     for (one, other) in [(0, 1), (1, 0)] {
-        let far = Far {
-            key: both[other].keys[0],
-            len: BYTES as u64,
-            table: ErrorTable::default(),
-            near: None,
-            copies: None,
-            words: None,
-        };
+        let (key, len) = (both[other].keys[0], both[other].memory.len() as u64);
+        let far = Far::of_host(key, len, ErrorTable::default(), None);
         both[one].queues.learn(other as u32, far);
     }
     Ok(both)
@@ -180,15 +171,18 @@ impl<N: Network + 'static> Rank<N> {
         Remote { peer, addr, key: self.keys[peer as usize & 1].bits() }
     }
 
-    pub(super) fn put(&self, bytes: usize) -> Entry {
-        let Bytes { from, to, len } = self.bytes(bytes);
-        Entry::new(Work::Write { from, to, len, imm: None })
+    /// A put, as an entry for each GiB.
+    pub(super) fn put(&self, bytes: usize) -> Vec<Entry> {
+        let bytes = self.bytes(bytes);
+        (0..bytes.entries()).map(|nth| bytes.nth(nth)).collect()
     }
 
-    /// The same, and it raises a counter here.
-    pub(super) fn put_counted(&self, bytes: usize, slot: u64) -> Result<Entry, DeviceBenchError> {
-        let entry = self.counter(slot).with(self.put(bytes));
-        entry.ok_or_else(|| DeviceBenchError::Ranks("no entry has room for it".to_owned()))
+    /// The same, and the last one raises a counter here.
+    pub(super) fn put_counted(&self, bytes: usize, slot: u64) -> Result<Vec<Entry>, DeviceBenchError> {
+        let mut entries = self.put(bytes);
+        let last = entries.pop().and_then(|last| self.counter(slot).with(last));
+        entries.push(last.ok_or_else(|| DeviceBenchError::Ranks("no entry has room for it".to_owned()))?);
+        Ok(entries)
     }
 
     pub(super) fn bytes(&self, len: usize) -> Bytes {
@@ -198,11 +192,11 @@ impl<N: Network + 'static> Rank<N> {
 
     /// What is added to a counter here.
     pub(super) fn counter(&self, slot: u64) -> Addition {
-        Addition { at: self.remote(self.me, SLOTS + 128 * slot), value: 1, poisoned: true }
+        Addition { at: self.remote(self.me, self.slots + 128 * slot), value: 1, poisoned: true }
     }
 
     pub(super) fn add(&self, peer: u32, slot: u64) -> Entry {
-        let at = self.remote(peer, SLOTS + 128 * slot);
+        let at = self.remote(peer, self.slots + 128 * slot);
         Entry::new(Work::Atomic { at, change: Atomic::Add(1), poisoned: true })
     }
 
@@ -215,7 +209,7 @@ impl<N: Network + 'static> Rank<N> {
     }
 
     pub(super) fn value(&self, slot: u64) -> u64 {
-        Slot::poisoned(SLOTS + 128 * slot).read(&self.words)
+        Slot::poisoned(self.slots + 128 * slot).read(&self.words)
     }
 
     /// One look at what comes here, as a kernel that waits looks.
@@ -225,7 +219,7 @@ impl<N: Network + 'static> Rank<N> {
     }
 
     pub(super) fn wait(&self, slot: u64, value: u64) -> Result<(), DeviceBenchError> {
-        let (slot, until) = (Slot::poisoned(SLOTS + 128 * slot), Condition::AtLeast(value));
+        let (slot, until) = (Slot::poisoned(self.slots + 128 * slot), Condition::AtLeast(value));
         slot.wait(&self.words, until, &mut patience(), Mutant::NONE)?;
         Ok(())
     }

@@ -1,0 +1,50 @@
+//! What the consumer tells producers: completions, how far it is, and the first failure. In the order in which they rely on it.
+
+use core::sync::atomic::Ordering::{Relaxed, Release};
+
+use trunkline_proto::wire::devq::{Completion, Frontier, at};
+
+use super::Consumer;
+use crate::error::Fault;
+use crate::memory::Memory;
+
+impl<M: Memory> Consumer<M> {
+    /// Tells of all that has completed, once.
+    #[inline]
+    pub(super) fn tell_frontier(&mut self) {
+        if self.told == self.completed {
+            return;
+        }
+        self.told = self.completed;
+        let frontier = Frontier::new(self.completed, self.fault.is_some());
+        let order = if self.mutant.is("devq-frontier-relaxed") { Relaxed } else { Release };
+        self.memory.store(at::FRONTIER, frontier.0, order);
+    }
+
+    pub(super) fn tell_fault(&mut self, fault: Fault) {
+        self.fault = Some(fault);
+        if self.mutant.is("devq-frontier-before-error") {
+            // As if the entries before and this one were told of first.
+            let frontier = Frontier::new(fault.first_bad.wrapping_add(1), false);
+            self.memory.store(at::FRONTIER, frontier.0, Release);
+        }
+        let bits = u64::from(fault.status.to_bits());
+        self.memory.store(at::FIRST_BAD, fault.first_bad, Relaxed);
+        self.memory.store(at::REASON, u64::from(fault.reason) | u64::from(self.shape.epoch()) << 32, Relaxed);
+        self.memory.store(at::ERROR, 1 | bits << 32, Release);
+    }
+
+    #[inline]
+    pub(super) fn tell_completion(&self, index: u64, completion: Completion) {
+        let place = self.shape.completion(index);
+        let head = completion.head(&self.shape, index);
+        let head =
+            if self.mutant.is("devq-owner-of-index") { head & !(1 << 56) | (index & 1) << 56 } else { head };
+        if self.mutant.is("devq-completion-torn") {
+            self.memory.store(place + 8, completion.value, Relaxed);
+            self.memory.store(place, head, Release);
+            return;
+        }
+        self.memory.put_completion(place, [Completion::writing_of(head), completion.value, head]);
+    }
+}

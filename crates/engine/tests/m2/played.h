@@ -1,0 +1,30 @@
+// What kernels as threads of a process of its own see of the device of stub.c: an atomic that changes anything but the device's own memory ends it. Included before the
+// kernels, here and by crates/trunkline/tests/api/gpu_kernels.cpp.
+#ifndef TRUNKLINE_TESTS_PLAYED_H
+#define TRUNKLINE_TESTS_PLAYED_H
+
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static unsigned long long start, bytes;
+
+static void changes(const void *word) {
+    if ((unsigned long long)word - start < bytes) return;
+    fprintf(stderr, "an atomic of the device changes %p, which is the host's\n", word);
+    abort();
+}
+
+static bool is_planted(const char *name) {
+    static const char *planted = getenv("TRUNKLINE_MUTANT");
+    return planted != nullptr && strcmp(planted, name) == 0;
+}
+
+#define TRUNKLINE_PAUSE() sched_yield()
+#define TRUNKLINE_CHANGES(word) changes(word)
+#define TRUNKLINE_PLANTED(name) is_planted(name)
+
+extern "C" void stub_window(unsigned long long at, unsigned long long size) { start = at, bytes = size; }
+
+#endif

@@ -1,0 +1,312 @@
+//! What the process of a rank hands to another process of its host, so that kernels there use a channel of a window: which memory files to map, how entries name the ranks' parts,
+//! and the numbers of the channel's queues. Made and read by `trunkline::device`; how it gets there is the program's. It holds no secret and no right: who may look into the process finds
+//! its files, and nobody else.
+
+use alloc::vec::Vec;
+
+use super::layout::BELLS_MAX;
+use super::window::{WINDOW_LANES_MAX, WindowLayout, WindowShape, WindowShapeError};
+use super::{halves, word};
+use crate::mutant::Mutant;
+
+/// Ranks of a card, at most: as many as a world has.
+pub const GUEST_RANKS_MAX: u32 = 1 << 16;
+
+/// Version of the format.
+const VERSION: u32 = 1;
+const MAGIC: u32 = u32::from_le_bytes(*b"TLGC");
+/// Words before keys and numbers.
+const HEAD_WORDS: usize = 14;
+
+/// A memory file of the process.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct GuestFile {
+    /// Its descriptor there.
+    pub fd: u32,
+    /// Its number, by which another file is told apart.
+    pub inode: u64,
+    /// Its bytes.
+    pub len: u64,
+}
+
+/// A channel of a window, for another process of the host.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct GuestCard {
+    /// The process that executes.
+    pub pid: u32,
+    /// Where its queues lie.
+    pub queues: GuestFile,
+    /// Where its part of the window lies.
+    pub part: GuestFile,
+    /// How large the window is; its streams' channels, lanes and chunks are the window's.
+    pub shape: WindowShape,
+    /// The rank whose part it is.
+    pub rank: u32,
+    /// The channel.
+    pub channel: u32,
+    /// How entries name the ranks' parts, by rank.
+    pub keys: Vec<u32>,
+    /// The numbers of the channel's queues, by lane.
+    pub numbers: Vec<u32>,
+}
+
+/// Bytes are no card.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
+pub enum GuestCardError {
+    /// They are something else, or of another version.
+    #[error("no card of a guest, but {0:#x}")]
+    Magic(u64),
+    /// There are more or fewer than it says.
+    #[error("{0} bytes, where a card has another length")]
+    Length(usize),
+    /// There is no such process or descriptor.
+    #[error("no process or descriptor has the number {0}")]
+    Number(u32),
+    /// There is no such window.
+    #[error(transparent)]
+    Shape(#[from] WindowShapeError),
+    /// The file is shorter than the window.
+    #[error("a file of {have} bytes for a window of {need}")]
+    Short {
+        /// What the file has.
+        have: u64,
+        /// What the window has.
+        need: u64,
+    },
+    /// The rank, the channel, or how many there are.
+    #[error("rank {rank} of {ranks}, channel {channel} of {lanes} lanes")]
+    Rank {
+        /// The rank.
+        rank: u32,
+        /// Ranks.
+        ranks: u32,
+        /// The channel.
+        channel: u32,
+        /// Lanes.
+        lanes: u32,
+    },
+    /// No region has this key.
+    #[error("no region has the key {0:#x}")]
+    Key(u32),
+    /// No queue has this number, or two lanes have it.
+    #[error("no queue of its own has the number {0}")]
+    Queue(u32),
+    /// Words that stand for nothing are not zero.
+    #[error("word {0} says something where nothing is said")]
+    Unused(usize),
+}
+
+impl GuestFile {
+    fn parse(fd: u32, inode: u64, len: u64) -> Result<Self, GuestCardError> {
+        if fd > i32::MAX as u32 {
+            return Err(GuestCardError::Number(fd));
+        }
+        Ok(Self { fd, inode, len })
+    }
+}
+
+/// Halves side by side, the last one beside nothing.
+fn pairs(numbers: &[u32]) -> impl Iterator<Item = u64> + '_ {
+    numbers.chunks(2).map(|pair| word(pair.first().copied().unwrap_or(0), pair.get(1).copied().unwrap_or(0)))
+}
+
+/// So many numbers from a word on.
+fn numbers(words: &[u64], first: usize, count: usize) -> Result<Vec<u32>, GuestCardError> {
+    let places = first..first + count.div_ceil(2);
+    let words = words.get(places.clone()).unwrap_or_default();
+    let mut all: Vec<u32> = words.iter().flat_map(|word| [halves(*word).0, halves(*word).1]).collect();
+    if all.len() > count && all.last() != Some(&0) {
+        return Err(GuestCardError::Unused(places.end - 1));
+    }
+    all.truncate(count);
+    Ok(all)
+}
+
+impl GuestCard {
+    /// Where everything lies in the window.
+    ///
+    /// # Errors
+    /// [`WindowShapeError`]; none of a card that was read.
+    pub fn layout(&self) -> Result<WindowLayout, WindowShapeError> {
+        WindowLayout::new(self.shape)
+    }
+
+    /// As it is handed over: a multiple of 8 bytes, and the first 16 say how many.
+    #[must_use]
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let Self { queues, part, shape, .. } = self;
+        let words = HEAD_WORDS + self.keys.len().div_ceil(2) + self.numbers.len().div_ceil(2);
+        let head: [u64; HEAD_WORDS] = [
+            word(MAGIC, VERSION),
+            word(words as u32, self.pid),
+            word(queues.fd, part.fd),
+            queues.inode,
+            queues.len,
+            part.inode,
+            part.len,
+            word(self.rank, self.channel),
+            word(shape.ranks, shape.lanes),
+            shape.bytes,
+            word(shape.signals, shape.counters),
+            word(shape.barriers, shape.channels),
+            word(shape.depth, 0),
+            shape.chunk,
+        ];
+        let all = head.into_iter().chain(pairs(&self.keys)).chain(pairs(&self.numbers));
+        all.flat_map(u64::to_le_bytes).collect()
+    }
+
+    /// How many bytes a card has, by its first 16.
+    ///
+    /// # Errors
+    /// [`GuestCardError::Magic`], [`GuestCardError::Length`].
+    pub fn len_of(head: &[u8; 16]) -> Result<usize, GuestCardError> {
+        let (words, _) = head.as_chunks::<8>();
+        let &[magic, count] = words else { return Err(GuestCardError::Length(head.len())) };
+        let magic = u64::from_le_bytes(magic);
+        if magic != word(MAGIC, VERSION) {
+            return Err(GuestCardError::Magic(magic));
+        }
+        let bytes = halves(u64::from_le_bytes(count)).0 as usize * 8;
+        let most = (HEAD_WORDS + GUEST_RANKS_MAX as usize / 2 + WINDOW_LANES_MAX as usize / 2) * 8;
+        if bytes <= HEAD_WORDS * 8 || bytes > most { Err(GuestCardError::Length(bytes)) } else { Ok(bytes) }
+    }
+
+    /// Reads one. Whoever has made it is not believed: what comes out can be used without a further look, but for whether the files are there.
+    ///
+    /// # Errors
+    /// [`GuestCardError`] says what is wrong.
+    pub fn from_bytes(bytes: &[u8], mutant: Mutant) -> Result<Self, GuestCardError> {
+        let wrong = GuestCardError::Length(bytes.len());
+        if Self::len_of(bytes.first_chunk().ok_or(wrong)?)? != bytes.len() {
+            return Err(wrong);
+        }
+        let words: Vec<u64> = bytes.as_chunks().0.iter().map(|word| u64::from_le_bytes(*word)).collect();
+        let &head: &[u64; HEAD_WORDS] = words.first_chunk().ok_or(wrong)?;
+        let [_, count, files, queues_inode, queues_len, part_inode, part_len, whose, sizes, rest @ ..] = head;
+        let [data, signals, barriers, depth, chunk] = rest;
+        let (pid, files) = (halves(count).1, halves(files));
+        if pid == 0 || pid > i32::MAX as u32 {
+            return Err(GuestCardError::Number(pid));
+        }
+        let ((rank, channel), (ranks, lanes)) = (halves(whose), halves(sizes));
+        let ((signals, counters), (barriers, channels)) = (halves(signals), halves(barriers));
+        let (depth, unused) = halves(depth);
+        if unused != 0 {
+            return Err(GuestCardError::Unused(12));
+        }
+        let is_inside = rank < ranks && ranks <= GUEST_RANKS_MAX && (1..=WINDOW_LANES_MAX).contains(&lanes);
+        if !is_inside || (channels > 0 && channel >= channels) {
+            return Err(GuestCardError::Rank { rank, ranks, channel, lanes });
+        }
+        let shape =
+            WindowShape { ranks, bytes: data, signals, counters, barriers, channels, lanes, depth, chunk };
+        let need = WindowLayout::new(shape)?.bytes();
+        if part_len < need && !mutant.is("guest-believes-lengths") {
+            return Err(GuestCardError::Short { have: part_len, need });
+        }
+        let at = HEAD_WORDS + (ranks as usize).div_ceil(2);
+        if at + (lanes as usize).div_ceil(2) != words.len() {
+            return Err(wrong);
+        }
+        let keys = numbers(&words, HEAD_WORDS, ranks as usize)?;
+        // Generations count from 1.
+        if let Some(key) = keys.iter().find(|key| *key >> 8 == 0) {
+            return Err(GuestCardError::Key(*key));
+        }
+        let numbers = numbers(&words, at, lanes as usize)?;
+        let is_other = |(nth, number): (usize, &u32)| *number >= BELLS_MAX || numbers[..nth].contains(number);
+        if let Some(number) = numbers.iter().enumerate().find(|&one| is_other(one)).map(|(_, number)| *number)
+            && !mutant.is("guest-shares-queues")
+        {
+            return Err(GuestCardError::Queue(number));
+        }
+        let queues = GuestFile::parse(files.0, queues_inode, queues_len)?;
+        let part = GuestFile::parse(files.1, part_inode, part_len)?;
+        Ok(Self { pid, queues, part, shape, rank, channel, keys, numbers })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn card() -> GuestCard {
+        let shape = WindowShape {
+            ranks: 3,
+            bytes: 4096,
+            signals: 2,
+            counters: 1,
+            barriers: 1,
+            channels: 2,
+            lanes: 2,
+            depth: 4,
+            chunk: 64,
+        };
+        let len = WindowLayout::new(shape).unwrap().bytes();
+        GuestCard {
+            pid: 17,
+            queues: GuestFile { fd: 5, inode: 99, len: 1 << 20 },
+            part: GuestFile { fd: 6, inode: 100, len },
+            shape,
+            rank: 1,
+            channel: 1,
+            keys: alloc::vec![0x100, 0x201, 0x300],
+            numbers: alloc::vec![7, 9],
+        }
+    }
+
+    fn read(card: &GuestCard) -> Result<GuestCard, GuestCardError> {
+        GuestCard::from_bytes(&card.to_bytes(), crate::mutant::planted())
+    }
+
+    #[test]
+    fn a_card_is_read_as_it_was_made() {
+        let card = card();
+        assert_eq!(read(&card), Ok(card.clone()));
+        let bytes = card.to_bytes();
+        assert_eq!(GuestCard::len_of(bytes.first_chunk().unwrap()), Ok(bytes.len()));
+        assert_eq!(bytes.len(), (HEAD_WORDS + 2 + 1) * 8);
+        assert_eq!(&bytes[..8], b"TLGC\x01\0\0\0");
+    }
+
+    #[test]
+    fn what_cannot_be_is_refused() {
+        let short = GuestFile { len: card().part.len - 1, ..card().part };
+        assert!(matches!(read(&GuestCard { part: short, ..card() }), Err(GuestCardError::Short { .. })));
+        let twice = GuestCard { numbers: alloc::vec![7, 7], ..card() };
+        assert_eq!(read(&twice), Err(GuestCardError::Queue(7)));
+        let many = GuestCard { numbers: alloc::vec![7, BELLS_MAX], ..card() };
+        assert_eq!(read(&many), Err(GuestCardError::Queue(BELLS_MAX)));
+        assert_eq!(read(&GuestCard { pid: 0, ..card() }), Err(GuestCardError::Number(0)));
+        let fd = GuestFile { fd: 1 << 31, ..card().queues };
+        assert_eq!(read(&GuestCard { queues: fd, ..card() }), Err(GuestCardError::Number(1 << 31)));
+        assert!(matches!(read(&GuestCard { rank: 3, ..card() }), Err(GuestCardError::Rank { .. })));
+        assert!(matches!(read(&GuestCard { channel: 2, ..card() }), Err(GuestCardError::Rank { .. })));
+        let keys = GuestCard { keys: alloc::vec![0x100, 1, 0x300], ..card() };
+        assert_eq!(read(&keys), Err(GuestCardError::Key(1)));
+        let fewer = GuestCard { keys: alloc::vec![0x100], ..card() };
+        assert!(matches!(read(&fewer), Err(GuestCardError::Length(_))));
+        let shape = WindowShape { bytes: u64::MAX, ..card().shape };
+        assert!(matches!(read(&GuestCard { shape, ..card() }), Err(GuestCardError::Shape(_))));
+    }
+
+    #[test]
+    fn bytes_of_others_are_no_cards() {
+        let bytes = card().to_bytes();
+        let parse = |bytes: &[u8]| GuestCard::from_bytes(bytes, Mutant::NONE);
+        for len in 0..bytes.len() {
+            assert!(parse(&bytes[..len]).is_err(), "{len}");
+        }
+        assert!(parse(&[&bytes[..], &[0; 8]].concat()).is_err());
+        let mut other = bytes.clone();
+        other[4] = 2;
+        assert!(matches!(parse(&other), Err(GuestCardError::Magic(_))));
+        // The half beside the last key, and the one beside the chunks.
+        for at in [(HEAD_WORDS + 1) * 8 + 4, 12 * 8 + 4] {
+            let mut other = bytes.clone();
+            other[at] = 1;
+            assert!(matches!(parse(&other), Err(GuestCardError::Unused(_))), "{at}");
+        }
+    }
+}

@@ -1,0 +1,196 @@
+//! Channels of windows that kernels in other processes of the host use. Whoever has the window lends one ([`Window::lend`]) and hands a [`GuestCard`] over; the other process opens it as a
+//! [`GuestWindow`]. Neither side reads anything of the other unchecked, and each hears of the other's death.
+
+use std::io::{self, Read, Write};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use trunkline_devq::Queue;
+use trunkline_engine::device::{Guest, Key, Words, processes::process};
+use trunkline_mem::{Found, Memory, Shared};
+use trunkline_proto::wire::devq::{self as wire, GuestFile, Status};
+
+use super::error::DeviceError;
+use super::kernel::Kernel;
+use super::window::{OwnPart, Window, planted};
+
+/// What a process needs of another one's window to use a channel of it: a value that goes by any way between processes of a host, such as a pipe or a socket. It names the memory files of
+/// the process that has made it, and holds nothing secret: only who may look into that process finds them.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct GuestCard(wire::GuestCard);
+
+/// The memory file of a window, and which of its channels are other processes'.
+#[derive(Debug)]
+pub(super) struct Lent {
+    file: Shared,
+    channels: Vec<AtomicBool>,
+}
+
+/// A channel of another process's window. Kernels use it as they use a window of their own process.
+#[derive(Debug)]
+pub struct GuestWindow {
+    guest: Guest,
+    part: OwnPart,
+    channel: u32,
+    lanes: Vec<Queue<Words>>,
+}
+
+impl Lent {
+    pub(super) fn new(bytes: usize, channels: u32) -> Result<Self, DeviceError> {
+        let file = Shared::new("trunkline-window", bytes).map_err(DeviceError::File)?;
+        Ok(Self { file, channels: (0..channels).map(|_| AtomicBool::new(false)).collect() })
+    }
+
+    pub(super) fn memory(&self) -> &Memory {
+        self.file.memory()
+    }
+
+    pub(super) fn is_lent(&self, channel: u32) -> bool {
+        self.channels.get(channel as usize).is_some_and(|lent| lent.load(Ordering::Acquire))
+    }
+
+    /// Whether nobody had it.
+    fn take(&self, channel: u32) -> bool {
+        self.channels.get(channel as usize).is_some_and(|lent| !lent.swap(true, Ordering::AcqRel))
+    }
+}
+
+const fn file(found: &Found) -> GuestFile {
+    GuestFile { fd: found.fd, inode: found.inode, len: found.len }
+}
+
+impl Window {
+    /// Lends a channel to a process of this host, for good: no kernel of this process may use it any more. When that process ends, what it had submitted is executed, and within 100 ms the
+    /// channel is at its end ([`guest_has_ended`](Self::guest_has_ended)). The window is to live as long as it is used.
+    ///
+    /// # Errors
+    /// [`DeviceError::NotForProcesses`], [`DeviceError::NoChannel`], [`DeviceError::Lent`], [`DeviceError::Process`].
+    pub fn lend(&self, channel: u32, to: u32) -> Result<GuestCard, DeviceError> {
+        let lanes = self.lanes(channel)?;
+        let lent = self.lent.as_ref().ok_or(DeviceError::NotForProcesses)?;
+        let failed = |source: io::Error| DeviceError::Process { process: to, source };
+        let watched = process(to).map_err(|error| failed(error.into()))?;
+        let descriptors = lanes.iter().map(|_| watched.try_clone()).collect::<io::Result<Vec<_>>>();
+        let descriptors = descriptors.map_err(failed)?;
+        if !lent.take(channel) {
+            return Err(DeviceError::Lent { channel });
+        }
+        let queues = self.inner.queues.with(|executor| {
+            for (queue, descriptor) in lanes.iter().zip(descriptors) {
+                executor.own(queue.shape().number(), descriptor);
+            }
+            executor.file().map(Shared::found)
+        });
+        let (queues, part) = (queues.ok_or(DeviceError::NotForProcesses)?, lent.file.found());
+        let OwnPart { layout, keys, rank, .. } = &self.part;
+        Ok(GuestCard(wire::GuestCard {
+            pid: part.pid,
+            queues: file(&queues),
+            part: file(&part),
+            shape: *layout.shape(),
+            rank: *rank as u32,
+            channel,
+            keys: keys.iter().map(|key| key.bits()).collect(),
+            numbers: lanes.iter().map(|queue| queue.shape().number()).collect(),
+        }))
+    }
+
+    /// Whether the process to which a channel was lent has ended, and what it had submitted is executed or never will be.
+    #[must_use]
+    pub fn guest_has_ended(&self, channel: u32) -> bool {
+        let ended = |queue: &Queue<Words>| queue.aborted().is_some_and(|why| why.status == Status::PeerDead);
+        let is_lent = self.lent.as_ref().is_some_and(|lent| lent.is_lent(channel));
+        is_lent && self.lanes(channel).is_ok_and(|lanes| lanes.iter().all(ended))
+    }
+}
+
+impl GuestCard {
+    /// The rank whose window it is.
+    #[must_use]
+    pub const fn rank(&self) -> usize {
+        self.0.rank as usize
+    }
+
+    /// The channel.
+    #[must_use]
+    pub const fn channel(&self) -> u32 {
+        self.0.channel
+    }
+
+    /// As it is handed over (docs/wire.md, "Guests").
+    #[must_use]
+    pub fn to_bytes(&self) -> Vec<u8> {
+        self.0.to_bytes()
+    }
+
+    /// One that was handed over. Whoever has sent it is not believed: what cannot be is refused here, and which files there are when it is opened.
+    ///
+    /// # Errors
+    /// [`DeviceError::Card`].
+    pub fn from_bytes(bytes: &[u8]) -> Result<Self, DeviceError> {
+        Ok(Self(wire::GuestCard::from_bytes(bytes, planted())?))
+    }
+
+    /// Writes it to a pipe, a socket or a file.
+    ///
+    /// # Errors
+    /// What that says.
+    pub fn write_to(&self, to: &mut impl Write) -> io::Result<()> {
+        to.write_all(&self.to_bytes())?;
+        to.flush()
+    }
+
+    /// Reads one from there, and not a byte more.
+    ///
+    /// # Errors
+    /// What that says, and [`io::ErrorKind::InvalidData`] of anything else than a card.
+    pub fn read_from(from: &mut impl Read) -> io::Result<Self> {
+        let wrong = |error: wire::GuestCardError| io::Error::new(io::ErrorKind::InvalidData, error);
+        let mut head = [0; 16];
+        from.read_exact(&mut head)?;
+        let mut bytes = vec![0; wire::GuestCard::len_of(&head).map_err(wrong)?];
+        let (first, rest) = bytes.split_at_mut(head.len());
+        first.copy_from_slice(&head);
+        from.read_exact(rest)?;
+        wire::GuestCard::from_bytes(&bytes, planted()).map(Self).map_err(wrong)
+    }
+}
+
+impl GuestWindow {
+    /// Opens what was lent: maps both files of the other process. To be done once, in the process that the channel was lent to.
+    ///
+    /// # Errors
+    /// [`DeviceError::Process`], [`DeviceError::Map`], [`DeviceError::Guest`], [`DeviceError::Shape`].
+    pub fn open(card: &GuestCard) -> Result<Self, DeviceError> {
+        let GuestCard(card) = card;
+        // The process first: the files tell whether it is the right one.
+        let failed =
+            |error: rustix::io::Errno| DeviceError::Process { process: card.pid, source: error.into() };
+        let host = process(card.pid).map_err(failed)?;
+        let map =
+            |file: &GuestFile| Found { pid: card.pid, fd: file.fd, inode: file.inode, len: file.len }.map();
+        let (queues, memory) = (map(&card.queues)?, map(&card.part)?);
+        let guest = Guest::open(&queues, Some(host), planted())?;
+        let lanes = card.numbers.iter().map(|number| guest.queue(*number)).collect::<Result<_, _>>()?;
+        let part = OwnPart {
+            layout: card.layout()?,
+            words: Words::of(memory.clone()),
+            memory,
+            keys: card.keys.iter().map(|key| Key::from_bits(*key)).collect(),
+            rank: card.rank as usize,
+        };
+        Ok(Self { guest, part, channel: card.channel, lanes })
+    }
+
+    /// What one thread of this process uses of the window, one at a time. It is the rank's own kernel in all that it does; its waits end with
+    /// [`WaitError::Aborted`](super::WaitError::Aborted) within 100 ms when the process that executes ends.
+    #[must_use]
+    pub fn kernel(&self) -> Kernel<'_> {
+        Kernel::new(&self.part, self.channel, &self.lanes, Some(&self.guest))
+    }
+
+    /// Whether the process that executes has ended: all waits end then.
+    #[must_use]
+    pub fn host_has_ended(&self) -> bool {
+        self.guest.look()
+    }
+}
