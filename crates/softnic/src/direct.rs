@@ -5,7 +5,6 @@
 use std::sync::Arc;
 
 use crate::book::Pins;
-use crate::chooser::{self, Allowed, Method};
 use crate::claim::{self, Portion, Rest};
 use crate::config::CopyMode;
 use crate::error::{Nak, Planted};
@@ -18,6 +17,7 @@ use crate::receive::{Executed, Refusal};
 use crate::record::{Payload, Record, Verb};
 use crate::register::{Place, right};
 use crate::ring::{Consumer, Producer};
+use trunkline_proto::chooser::{self, Allowed, Method};
 
 /// Shared records that one side may have open.
 const PUSHES: u32 = 64;

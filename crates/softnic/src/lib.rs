@@ -10,7 +10,6 @@
 
 mod book;
 mod caps;
-mod chooser;
 mod claim;
 mod config;
 mod connect;

@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use trunkline_fabric::{Completion, Done, Extent, LinkId, RailConfig, RecvOrder, Status};
 
-use crate::chooser::Chooser;
 use crate::cq::Cq;
 use crate::direct::Direct;
 use crate::error::{Nak, Planted};
@@ -19,6 +18,7 @@ use crate::queue::Queue;
 use crate::register::Table;
 use crate::ring::{Consumer, Producer, side};
 use crate::tcp::{Door, Stream, Token};
+use trunkline_proto::chooser::Chooser;
 
 /// How the two ends of a link move bytes; chosen at connect by who the peer is.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]

@@ -3,7 +3,6 @@
 
 use trunkline_fabric::{Extent, LocalKey, Status};
 
-use crate::chooser::Method;
 use crate::direct::Direct;
 use crate::job::{Body, Job, Kind};
 use crate::qp::{Answer, Env, Flight, Qp, Wanted, Wire};
@@ -12,6 +11,7 @@ use crate::record::{INLINE, Payload, Record, Verb};
 use crate::register::{Place, right};
 use crate::ring::Producer;
 use crate::tcp::{self, Stream};
+use trunkline_proto::chooser::Method;
 
 /// Most bytes that one record names in place, so that a poll of the target stays short.
 const PLACE: u64 = crate::claim::BYTES_MAX;

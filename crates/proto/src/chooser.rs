@@ -3,10 +3,10 @@
 //! time: from post to completion, or from the completion before if that came later. In a ping-pong this is the latency,
 //! in a stream the inverse of the rate.
 
-use std::collections::VecDeque;
+use alloc::collections::VecDeque;
 
 /// Bytes below which nothing is chosen: staging is always right.
-pub(crate) const LEAST: u64 = 8 << 10;
+pub const LEAST: u64 = 8 << 10;
 /// Classes of sizes: 8 KiB, 16 KiB ... 16 MiB and more.
 const CLASSES: usize = 12;
 /// Measured operations of a run, at most;
@@ -26,7 +26,7 @@ const TRIALS: usize = 64;
 
 /// A way to copy.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Method {
+pub enum Method {
     /// Through the ring, in segments.
     Staged,
     /// Through the ring, in segments four times as long.
@@ -42,13 +42,13 @@ const METHODS: [Method; 4] = [Method::Staged, Method::StagedLong, Method::Pulled
 
 /// Which methods besides [`Method::Staged`] an operation can use.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) struct Allowed {
+pub struct Allowed {
     /// It is longer than a usual segment.
-    pub(crate) long: bool,
+    pub long: bool,
     /// The target reads this side's memory.
-    pub(crate) pulled: bool,
+    pub pulled: bool,
     /// And this side may write the target's.
-    pub(crate) shared: bool,
+    pub shared: bool,
 }
 
 impl Allowed {
@@ -197,7 +197,7 @@ struct Trial {
 }
 
 /// What one link has learned.
-pub(crate) struct Chooser {
+pub struct Chooser {
     classes: [Class; CLASSES],
     trials: VecDeque<Trial>,
     /// When the last measured operation completed.
@@ -206,12 +206,12 @@ pub(crate) struct Chooser {
 
 impl Chooser {
     /// Knows nothing yet.
-    pub(crate) fn new() -> Self {
+    pub fn new() -> Self {
         Self { classes: [Class::new(); CLASSES], trials: VecDeque::with_capacity(TRIALS), last: 0 }
     }
 
     /// The method for an operation of at least [`LEAST`] bytes, whose number is `flight`.
-    pub(crate) fn choose(&mut self, flight: u64, bytes: u64, allowed: Allowed, now: u64) -> Method {
+    pub fn choose(&mut self, flight: u64, bytes: u64, allowed: Allowed, now: u64) -> Method {
         let class = class(bytes);
         if !self.classes[class].touched {
             self.prime(class);
@@ -240,12 +240,12 @@ impl Chooser {
 
     /// Whether this operation's time is taken.
     #[inline]
-    pub(crate) fn awaits(&self, flight: u64) -> bool {
+    pub fn awaits(&self, flight: u64) -> bool {
         self.trials.front().is_some_and(|trial| trial.flight == flight)
     }
 
     /// The operation for which [`Chooser::awaits`] said yes completed.
-    pub(crate) fn completed(&mut self, now: u64) {
+    pub fn completed(&mut self, now: u64) {
         let Some(trial) = self.trials.pop_front() else { return };
         let nanos = now.saturating_sub(trial.begin.max(self.last));
         self.last = now;
