@@ -3,8 +3,8 @@
 
 use trunkline_fabric::{Extent, Remote, Source};
 
+use crate::method::Method;
 use crate::record::INLINE;
-use trunkline_proto::chooser::Method;
 
 /// Most bytes that a job holds by itself: a head and an inline body.
 pub(crate) const PREFIX: usize = 2 * INLINE;

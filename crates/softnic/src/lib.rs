@@ -26,6 +26,7 @@ mod hold;
 mod job;
 mod ladder;
 mod matched;
+mod method;
 mod nic;
 mod poll;
 mod process;

@@ -5,13 +5,13 @@ use trunkline_fabric::{Extent, LocalKey, Status};
 
 use crate::direct::Direct;
 use crate::job::{Body, Job, Kind};
+use crate::method::Method;
 use crate::qp::{Answer, Env, Flight, Qp, Wanted, Wire};
 use crate::queue::Queue;
 use crate::record::{INLINE, Payload, Record, Verb};
 use crate::register::{Place, right};
 use crate::ring::Producer;
 use crate::tcp::{self, Stream};
-use trunkline_proto::chooser::Method;
 
 /// Most bytes that one record names in place, so that a poll of the target stays short.
 const PLACE: u64 = crate::claim::BYTES_MAX;
