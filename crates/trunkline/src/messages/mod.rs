@@ -327,8 +327,8 @@ impl<M: IpcMemory> Messages<M> {
         let peer = self.peer(to)?;
         if buffer.len() > EAGER_MAX {
             // Its time may be taken, and this rank may have done something else for long.
-            let now = self.now();
-            self.endpoint.at(now);
+            self.rounds.now = self.now();
+            self.endpoint.at(self.rounds.now);
         }
         loop {
             match self.endpoint.send(peer, tag, buffer.inner()) {
