@@ -18,7 +18,9 @@ use super::peer::PeerId;
 /// Of one peer.
 #[derive(Debug)]
 pub(super) struct Learned {
-    chooser: Chooser<Method, 3>,
+    /// Of messages that go while none other does, where the end of each is waited for; and of those that go among others, where ranks that copy at
+    /// the same time are faster. What is the fastest for the ones is not for the others.
+    choosers: [Chooser<Method, 3>; 2],
     /// Messages of each class that went by turns.
     numbers: [u64; CLASSES],
     /// Messages in a row that needed no new export.
@@ -31,8 +33,8 @@ pub(super) struct Learned {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Plan {
     pub(super) way: Way,
-    /// What was learned from, if it was.
-    pub(super) learned: Option<(Method, [bool; 3])>,
+    /// The method, what else was allowed, and whether others are under way; if it was learned.
+    pub(super) learned: Option<(Method, [bool; 3], usize)>,
 }
 
 /// How it ended, as far as its method goes.
@@ -48,13 +50,14 @@ pub(super) enum Fate {
 
 impl Learned {
     fn new(mutant: Mutant) -> Self {
-        let (chooser, staged) = (Chooser::with(mutant), VecDeque::with_capacity(TRIALS));
-        Self { chooser, numbers: [0; CLASSES], settled: 0, staged }
+        let (choosers, staged) = ([(); 2].map(|()| Chooser::with(mutant)), VecDeque::with_capacity(TRIALS));
+        Self { choosers, numbers: [0; CLASSES], settled: 0, staged }
     }
 
     /// Operations whose times are taken.
     pub(super) fn timed(&self) -> usize {
-        self.chooser.timed()
+        let [alone, among] = &self.choosers;
+        alone.timed() + among.timed()
     }
 
     /// A message has gone by turns.
@@ -84,8 +87,9 @@ impl<M: IpcMemory, S: OobStream> Endpoint<M, S> {
                 let at_once = mutant.is("tagged-takes-turns-at-once");
                 let settled = if at_once { SETTLED } else { learned.settled };
                 let allowed = allowed(self.maps, settled);
-                let method = learned.chooser.method(len, allowed);
-                Plan { way: way(len, source, method, number), learned: Some((method, allowed)) }
+                let among = usize::from(learned.timed() > 0);
+                let method = learned.choosers[among].method(len, allowed);
+                Plan { way: way(len, source, method, number), learned: Some((method, allowed, among)) }
             }
         }
     }
@@ -96,7 +100,7 @@ impl<M: IpcMemory, S: OobStream> Endpoint<M, S> {
             return;
         };
         let by_turns = match (plan.learned, self.choice) {
-            (Some((method, _)), _) | (None, Choice::Fixed(method)) => method == Method::Turns,
+            (Some((method, ..)), _) | (None, Choice::Fixed(method)) => method == Method::Turns,
             (None, Choice::Learned) => false,
         };
         if by_turns {
@@ -105,8 +109,8 @@ impl<M: IpcMemory, S: OobStream> Endpoint<M, S> {
         if let Way::Refer { .. } = plan.way {
             learned.needed(new);
         }
-        if let Some((method, allowed)) = plan.learned {
-            let timed = learned.chooser.begun(request.to_bits(), len, method, allowed, self.now);
+        if let Some((method, allowed, among)) = plan.learned {
+            let timed = learned.choosers[among].begun(request.to_bits(), len, method, allowed, self.now);
             self.timed += usize::from(timed);
         }
     }
@@ -119,12 +123,12 @@ impl<M: IpcMemory, S: OobStream> Endpoint<M, S> {
         let Some(learned) = self.peers.get_mut(to.0 as usize).and_then(|peer| peer.learned.as_mut()) else {
             return;
         };
-        let (chooser, flight) = (&mut learned.chooser, request.to_bits());
-        let was_timed = match fate {
-            Fate::Came => chooser.completed(flight, self.now),
-            Fate::FellBack => chooser.failed(flight, self.now),
+        let (flight, now) = (request.to_bits(), self.now);
+        let was_timed = learned.choosers.iter_mut().any(|chooser| match fate {
+            Fate::Came => chooser.completed(flight, now),
+            Fate::FellBack => chooser.failed(flight, now),
             Fate::Other => chooser.forget(flight),
-        };
+        });
         self.timed -= usize::from(was_timed);
     }
 
