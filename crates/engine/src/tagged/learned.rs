@@ -147,8 +147,7 @@ impl<M: IpcMemory, S: OobStream> Endpoint<M, S> {
     pub(super) fn look_at_stages(&mut self) {
         for number in 0..self.peers.len() {
             let to = PeerId(number as u32);
-            loop {
-                let Some(peer) = self.peers.get_mut(number) else { break };
+            while let Some(peer) = self.peers.get_mut(number) {
                 let (Some(learned), Some(outbox)) = (&mut peer.learned, &mut peer.outbox) else { break };
                 let Some((request, position)) = learned.staged.front().copied() else { break };
                 match outbox.is_consumed(position) {
