@@ -17,6 +17,7 @@ use trunkline_mem::Memory;
 use trunkline_mem::ipc::Device;
 use trunkline_proto::id::ProcessId;
 use trunkline_proto::ipc::exporter::Amount;
+use trunkline_proto::tagged::Choice;
 use trunkline_proto::time::{Duration, Instant};
 use trunkline_proto::wire::status::Number;
 use trunkline_proto::wire::status::node::{BYTES, Export, NAME, Owner, Page};
@@ -71,7 +72,7 @@ impl Two {
             let budget = Amount { entries: 16, bytes: 1 << 30 };
             let process = [rank as u8 + 1; 16];
             let sharing = Sharing { mutant: planted(), ..Sharing::new(process, budget) };
-            let mut endpoint = Endpoint::new(memory, Config { sharing, inbox }, now);
+            let mut endpoint = Endpoint::new(memory, Config { sharing, inbox, copy: Choice::Learned }, now);
             endpoint.show(host.node_page(ProcessId(process), Some(rank)).expect("a page"));
             endpoint
         });

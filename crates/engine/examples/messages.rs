@@ -13,6 +13,7 @@ use trunkline_mem::Memory;
 use trunkline_mem::ipc::Private;
 use trunkline_proto::id::ProcessId;
 use trunkline_proto::ipc::exporter::Amount;
+use trunkline_proto::tagged::{Choice, Method};
 use trunkline_proto::time::{Duration, Instant};
 use trunkline_proto::wire::tagged::Inbox;
 
@@ -25,7 +26,7 @@ fn end(number: u8) -> Option<End> {
     let memory = Private::new().ok()?;
     let sharing = Sharing::new([number; 16], Amount { entries: 16, bytes: 1 << 40 });
     let inbox = Inbox::new(1024, 512, 1 << 18).ok()?;
-    Some(Endpoint::new(memory, Config { sharing, inbox }, Instant(0)))
+    Some(Endpoint::new(memory, Config { sharing, inbox, copy: Choice::Fixed(Method::Stage) }, Instant(0)))
 }
 
 /// Two that know each other, and what each calls the other.

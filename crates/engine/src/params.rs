@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use trunkline_proto::limits::EAGER_CREDITS_MAX;
 use trunkline_proto::mutant::Mutant;
 use trunkline_proto::pool::config::{Config, ConfigError, Sharing};
+use trunkline_proto::tagged::Choice;
 use trunkline_proto::time::Duration;
 
 pub use table::TABLE;
@@ -78,6 +79,8 @@ pub struct Params {
     pub fabric: FabricName,
     /// Of that, the device, where a name was given.
     pub device: Option<String>,
+    /// Who copies long messages between ranks of this host.
+    pub node_copy: Choice,
     /// Connections inside this host go over shared memory, whatever fabric reaches other hosts.
     pub near: bool,
     /// A thread goes on for callers who do not.
@@ -229,6 +232,7 @@ impl Default for Params {
             heap_bytes: 64 << 20,
             fabric: FabricName::Auto,
             device: None,
+            node_copy: Choice::Learned,
             near: false,
             progress_thread: false,
             status: true,
@@ -328,6 +332,8 @@ impl Params {
 
 #[cfg(test)]
 mod tests {
+    use trunkline_proto::tagged::Method;
+
     use super::*;
 
     #[test]
@@ -335,6 +341,16 @@ mod tests {
         let params =
             Params::read(|name| TABLE.iter().find(|row| row.name == name).map(|row| row.default.into()));
         assert_eq!(params, Ok(Params::default()));
+    }
+
+    #[test]
+    fn who_copies_inside_a_node_is_said_by_a_word() {
+        let of = |value: &str| Params::read(|name| (name == "TRUNKLINE_NODE_COPY").then(|| value.into()));
+        let methods = [("pull", Method::Pull), ("turns", Method::Turns), ("stage", Method::Stage)];
+        for (word, method) in methods {
+            assert_eq!(of(word).unwrap().node_copy, Choice::Fixed(method));
+        }
+        assert_eq!(of("auto").unwrap().node_copy, Choice::Learned);
     }
 
     #[test]
@@ -358,6 +374,8 @@ mod tests {
             ("TRUNKLINE_FABRIC", "ofi,tcp"),
             ("TRUNKLINE_OFI_NICS", "0"),
             ("TRUNKLINE_OFI_NICS", "9"),
+            ("TRUNKLINE_NODE_COPY", "push"),
+            ("TRUNKLINE_NODE_COPY", ""),
         ] {
             let error = Params::read(|n| (n == name).then(|| value.into())).unwrap_err();
             assert!(error.to_string().starts_with(&format!("{name}={value}: expected ")), "{error}");

@@ -9,6 +9,7 @@
 //! - [`xfer`]: what happens for each message, as plain functions.
 //! - [`rma`]: one-sided communication: order, acknowledgements, completion, atomics.
 //! - [`registrations`]: which registration of memory serves a request, and when it is closed.
+//! - [`chooser`]: which way of copying is the fastest for messages of a size.
 //! - [`ipc`]: which memory of devices other processes of the node have mapped, and until when.
 //! - [`tagged`]: which receive a message inside a node is for, and how its bytes go.
 //! - [`ranges`]: which bytes of a symmetric heap are taken.
@@ -20,6 +21,7 @@ extern crate alloc;
 #[cfg(test)]
 extern crate std;
 
+pub mod chooser;
 pub mod conn;
 pub mod counters;
 #[cfg(feature = "fuzzing")]

@@ -10,7 +10,6 @@ use std::time::Instant;
 use trunkline_fabric::{LinkAddress, LinkError, LinkId, Links};
 
 use crate::book::Pins;
-use crate::chooser;
 use crate::direct::Direct;
 use crate::ladder::State;
 use crate::nic::Berth;
@@ -21,6 +20,7 @@ use crate::ring::{Consumer, Producer, side};
 use crate::segment::{Geometry, Segment};
 use crate::tcp::{Door, Other, Stream, Token};
 use crate::{CopyMode, SoftRail, WireMode};
+use trunkline_proto::chooser;
 
 const MAGIC: [u8; 8] = *b"TLSOFTNC";
 const VERSION: u16 = 5;

@@ -5,12 +5,12 @@
 use std::sync::Arc;
 
 use crate::book::Pins;
-use crate::chooser::{self, Allowed, Method};
 use crate::claim::{self, Portion, Rest};
 use crate::config::CopyMode;
 use crate::error::{Nak, Planted};
 use crate::job::{Body, Job, Kind};
 use crate::ladder::State;
+use crate::method::{Allowed, Method};
 use crate::nic::Shared;
 use crate::qp::{Env, Qp, Wire};
 use crate::queue::Queue;
@@ -18,6 +18,8 @@ use crate::receive::{Executed, Refusal};
 use crate::record::{Payload, Record, Verb};
 use crate::register::{Place, right};
 use crate::ring::{Consumer, Producer};
+use trunkline_proto::chooser;
+use trunkline_proto::time::Instant;
 
 /// Shared records that one side may have open.
 const PUSHES: u32 = 64;
@@ -235,7 +237,8 @@ impl Qp {
         let allowed = self.allowed(env, job.kind, job.total);
         match env.shared.config.copy {
             CopyMode::Auto if signalled => {
-                self.chooser.choose(job.flight, job.total, allowed, env.shared.nanos())
+                let now = Instant(env.shared.nanos());
+                self.chooser.choose(job.flight, job.total, allowed.each(), now)
             }
             CopyMode::Share if allowed.shared => Method::Shared,
             CopyMode::Pull | CopyMode::Share if allowed.pulled => Method::Pulled,

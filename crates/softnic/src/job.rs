@@ -3,7 +3,7 @@
 
 use trunkline_fabric::{Extent, Remote, Source};
 
-use crate::chooser::Method;
+use crate::method::Method;
 use crate::record::INLINE;
 
 /// Most bytes that a job holds by itself: a head and an inline body.

@@ -10,7 +10,6 @@
 
 mod book;
 mod caps;
-mod chooser;
 mod claim;
 mod config;
 mod connect;
@@ -27,6 +26,7 @@ mod hold;
 mod job;
 mod ladder;
 mod matched;
+mod method;
 mod nic;
 mod poll;
 mod process;

@@ -4,8 +4,8 @@
 use std::sync::Arc;
 
 use trunkline_fabric::{Completion, Done, Extent, LinkId, RailConfig, RecvOrder, Status};
+use trunkline_proto::time::Instant;
 
-use crate::chooser::Chooser;
 use crate::cq::Cq;
 use crate::direct::Direct;
 use crate::error::{Nak, Planted};
@@ -14,6 +14,7 @@ use crate::hold::Held;
 use crate::job::Job;
 use crate::ladder::State;
 use crate::matched::Matcher;
+use crate::method::Chooser;
 use crate::nic::{Berth, Shared};
 use crate::queue::Queue;
 use crate::register::Table;
@@ -381,8 +382,9 @@ impl Qp {
                 self.signalled -= 1;
                 self.owed -= u32::from(flight.is_owed());
             }
-            if self.chooser.awaits(self.flights.first()) {
-                self.chooser.completed(env.shared.nanos());
+            let first = self.flights.first();
+            if self.chooser.awaits(first) {
+                self.chooser.completed(first, Instant(env.shared.nanos()));
             }
             self.flights.pop();
         }

@@ -3,9 +3,9 @@
 
 use trunkline_fabric::{Extent, LocalKey, Status};
 
-use crate::chooser::Method;
 use crate::direct::Direct;
 use crate::job::{Body, Job, Kind};
+use crate::method::Method;
 use crate::qp::{Answer, Env, Flight, Qp, Wanted, Wire};
 use crate::queue::Queue;
 use crate::record::{INLINE, Payload, Record, Verb};

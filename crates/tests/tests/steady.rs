@@ -280,6 +280,7 @@ fn messages_inside_a_node_allocate_nothing() {
     use trunkline_engine::tagged::{Begun, Config, Endpoint, Event};
     use trunkline_fabric::{Oob as _, OobListener as _};
     use trunkline_mem::ipc::Device;
+    use trunkline_proto::tagged::Choice;
     use trunkline_proto::time::{Duration, Instant};
     use trunkline_proto::wire::tagged::Inbox;
     let (host, device) = (UnixHost::new(|_, _| {}), Device::create(0, 64 << 20).unwrap());
@@ -289,7 +290,7 @@ fn messages_inside_a_node_allocate_nothing() {
         let sharing = Sharing::new([number; 16], Amount { entries: 16, bytes: 1 << 40 });
         let inbox = Inbox::new(1024, 512, 1 << 18).unwrap();
         let memory = Device::join(0, &device.descriptor().unwrap()).unwrap();
-        Endpoint::new(memory, Config { sharing, inbox }, now)
+        Endpoint::new(memory, Config { sharing, inbox, copy: Choice::default() }, now)
     });
     let connected = ends[1].join(host.oob().connect(&listener.address()).unwrap()).unwrap();
     let accepted = ends[0].join(listener.accept().unwrap().unwrap()).unwrap();
@@ -363,7 +364,7 @@ fn messages_of_who_shows_what_it_shares_allocate_nothing() {
         sharing.mutant = planted();
         let inbox = Inbox::new(1024, 512, 1 << 18).unwrap();
         let memory = Device::join(0, &device.descriptor().unwrap()).unwrap();
-        Endpoint::new(memory, Config { sharing, inbox }, now)
+        Endpoint::new(memory, Config { sharing, inbox, copy: Choice::default() }, now)
     });
     let mut views =
         ["trunkline.steady.1", "trunkline.steady.2"].into_iter().zip(&mut ends).map(|(name, end)| {

@@ -8,7 +8,9 @@ use std::time::Instant;
 use indicatif::ProgressBar;
 use serde::Serialize;
 use trunkline::World;
-use trunkline::messages::{AnyMemory, Buffer, Host, IpcMemory, MessageError, Messages, shared_device};
+use trunkline::messages::{
+    AnyMemory, Buffer, Choice, Host, IpcMemory, MessageError, Messages, Method, shared_device,
+};
 
 use super::plot::Pending;
 use super::progress;
@@ -18,12 +20,12 @@ use crate::cmd::BenchError;
 /// What is sent and received.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Of {
-    /// Memory of a rank alone.
+    /// Memory of a rank alone, which others reach by the kernel's calls or not at all: what is the fastest is learned.
     Host,
     /// A device in a memory file.
     Memfd,
     /// Memory of a kind that is opened by name: that of GPUs, by their driver, and private memory that other processes reach by the
-    /// kernel's calls, or attach.
+    /// kernel's calls, or attach; that is copied by the receiver alone.
     Opened { name: &'static str, kind: &'static str },
 }
 
@@ -115,8 +117,10 @@ pub(crate) fn run(settings: &Settings, world: &World) -> Result<u64, BenchError>
     settings.plot.as_ref().map_or(Ok(()), Pending::prepare)?;
     match settings.of {
         Of::Host => {
-            let messages = Messages::start(world, Host::new().map_err(MessageError::from)?)?;
             let (to_send, to_receive) = (Buffer::private(most), Buffer::private(most));
+            // Where the kernel does not let ranks reach each other, each learns that the stage is the only way.
+            let memory = AnyMemory::open("private", 0).or_else(|_| Host::new().map(AnyMemory::Host));
+            let messages = Messages::start(world, memory.map_err(MessageError::from)?)?;
             Bench { settings, messages, to_send, to_receive }.rows()
         }
         Of::Memfd => {
@@ -128,12 +132,15 @@ pub(crate) fn run(settings: &Settings, world: &World) -> Result<u64, BenchError>
             let messages = Messages::start(world, device)?;
             Bench { settings, messages, to_send, to_receive }.rows()
         }
-        Of::Opened { kind, .. } => {
+        Of::Opened { kind, name } => {
             let memory = device_of(kind, world.rank())?;
             let make = || memory.alloc(most).map(|addr| Buffer::own(addr, most));
             let to_send = make().map_err(MessageError::from)?;
             let to_receive = make().map_err(MessageError::from)?;
-            let messages = Messages::start(world, memory)?;
+            let mut messages = Messages::start(world, memory)?;
+            if name == "cma" {
+                messages.choose(Choice::Fixed(Method::Pull));
+            }
             Bench { settings, messages, to_send, to_receive }.rows()
         }
     }

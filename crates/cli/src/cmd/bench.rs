@@ -54,8 +54,9 @@ the verified runs, damaged guard bytes included; it should always be 0, and the 
 when it is not (2 when the run failed).
 
 With --memory host, cma, memfd, cuda, hip or ze, p2p measures tagged messages between two ranks of this host by
-the Rust API (crate trunkline, messages): of private memory by way of a stage that both copy through (host) or by
-process_vm_readv, or XPMEM where that is (cma), of a device in a memory file that behaves as a GPU's driver does, or of GPUs by their driver (rank N uses GPU N, or both the first). One buffer is sent and one received into, over and over; short round trips are timed 16
+the Rust API (crate trunkline, messages): of private memory, copied by the receiver, by both ranks
+in turns or by way of a stage, whichever is found the fastest or TRUNKLINE_NODE_COPY says (host), or by the receiver
+alone by process_vm_readv, or XPMEM where that is (cma), of a device in a memory file that behaves as a GPU's driver does, or of GPUs by their driver (rank N uses GPU N, or both the first). One buffer is sent and one received into, over and over; short round trips are timed 16
 at a time. The column memcpy is what one core copies between two such buffers.
 
 --merge fuses NICs as NCCL does where NCCL_NET_FORCE_MERGE or NCCL_NET_MERGE_LEVEL say so. This

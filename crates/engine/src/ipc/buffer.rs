@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use trunkline_mem::Memory;
 use trunkline_mem::ipc::{At, CopyError, IpcMemory, Mapped, To};
+use trunkline_mem::{Kind, Memory};
 use trunkline_proto::tagged::{Rows, Runs};
 
 /// Bytes of this process, in a row or in rows at equal distances. They stay as they are, and are nobody else's, while a message uses them.
@@ -132,6 +132,17 @@ impl Buffer {
     pub fn address(&self) -> Option<usize> {
         match self.stands().0 {
             Place::Own(addr) => Some(*addr),
+            Place::Other(..) => None,
+        }
+    }
+
+    /// Where the first is, if the processor reaches it.
+    #[inline]
+    #[must_use]
+    pub(crate) fn host_address(&self) -> Option<usize> {
+        match self.stands().0 {
+            Place::Own(addr) => Some(*addr),
+            Place::Other(memory, at) if memory.kind() == Kind::Host => Some(plus(memory.addr(), *at)),
             Place::Other(..) => None,
         }
     }

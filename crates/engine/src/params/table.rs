@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use trunkline_proto::limits::{EAGER_CREDITS_MAX, GROUPS_ASKED_MAX};
 use trunkline_proto::pool::config::Sharing;
+use trunkline_proto::tagged::{Choice, Method};
 use trunkline_proto::time::Duration;
 
 use super::{Alias, ExecuteBy, FabricName, MatchBy, ParamInfo, SharedHeap, SoftCopy};
@@ -366,6 +367,24 @@ pub const TABLE: &[ParamInfo] = &[
         range: "0 to 1048576",
         doc: "queue pairs of each NIC that this process may use; 0 is as many as the NIC has",
         set: |params, value| number(value, 0, 1 << 20).map(|n| params.sharing.budget = n as u32),
+    },
+    ParamInfo {
+        name: "TRUNKLINE_NODE_COPY",
+        aliases: &[],
+        kind: "word",
+        default: "auto",
+        range: "auto, pull, turns or stage",
+        doc: "who copies long tagged messages inside a host, of memory that the other rank reaches: the receiver, both ranks in turns, or both by way of a stage; auto learns",
+        set: |params, value| {
+            params.node_copy = match value {
+                "auto" => Choice::Learned,
+                "pull" => Choice::Fixed(Method::Pull),
+                "turns" => Choice::Fixed(Method::Turns),
+                "stage" => Choice::Fixed(Method::Stage),
+                _ => return Err(()),
+            };
+            Ok(())
+        },
     },
     ParamInfo {
         name: "TRUNKLINE_SOFT_NICS",

@@ -7,7 +7,7 @@ use trunkline_mem::Shared;
 use trunkline_mem::ipc::{Cause, IpcMemory};
 use trunkline_proto::mutant::Mutant;
 use trunkline_proto::slots::{SlotId, Slots};
-use trunkline_proto::tagged::Matcher;
+use trunkline_proto::tagged::{Choice, Matcher};
 use trunkline_proto::time::{Duration, Instant};
 use trunkline_proto::wire::tagged::{Answer, Inbox};
 
@@ -31,6 +31,8 @@ pub struct Config {
     pub sharing: Sharing,
     /// How large the inbox is that it makes for each peer.
     pub inbox: Inbox,
+    /// Who copies long messages.
+    pub copy: Choice,
 }
 
 /// What an endpoint has done, besides what its node counts.
@@ -38,8 +40,12 @@ pub struct Config {
 pub struct Counts {
     /// Messages that went whole through a ring.
     pub eager: u64,
-    /// Messages that the receiver, or the sender, copied in one go.
+    /// Messages that this process copied in one go: as many as the two below.
     pub mapped: u64,
+    /// Those that it copied as their receiver.
+    pub by_receiver: u64,
+    /// Those that it copied as their sender.
+    pub by_sender: u64,
     /// Messages that were sent in pieces.
     pub staged: u64,
     /// Of them those that should have been copied in one go: memory was not exported, mapped or copied.
@@ -99,6 +105,13 @@ pub struct Endpoint<M, S> {
     /// What others see of it, if they are to.
     pub(super) shown: Option<Shown>,
     pub(super) hook: Hook,
+    pub(super) choice: Choice,
+    /// Whether others map memory of this kind.
+    pub(super) maps: bool,
+    /// Whether all memory is of this kind.
+    pub(super) everything: bool,
+    /// Messages whose time is taken.
+    pub(super) timed: usize,
     listen: Instant,
     calls: u32,
 }
@@ -107,6 +120,7 @@ impl<M: IpcMemory, S: OobStream> Endpoint<M, S> {
     /// One that shares that kind of memory, with nobody yet.
     #[must_use]
     pub fn new(memory: M, config: Config, now: Instant) -> Self {
+        let (maps, everything) = (memory.caps().maps, memory.is_everything());
         Self {
             node: Node::new(memory, config.sharing),
             inbox: config.inbox,
@@ -122,6 +136,10 @@ impl<M: IpcMemory, S: OobStream> Endpoint<M, S> {
             mutant: config.sharing.mutant,
             shown: None,
             hook: Hook::default(),
+            choice: config.copy,
+            maps,
+            everything,
+            timed: 0,
             listen: now,
             calls: 0,
         }
@@ -144,6 +162,7 @@ impl<M: IpcMemory, S: OobStream> Endpoint<M, S> {
             gone: false,
             unsaid: VecDeque::new(),
             pieces: VecDeque::new(),
+            learned: None,
         });
         self.matcher.grow(self.peers.len());
         Ok(id)
@@ -159,6 +178,9 @@ impl<M: IpcMemory, S: OobStream> Endpoint<M, S> {
             moved |= self.read_messages(id);
             moved |= self.read_answers(id);
             moved |= self.send_pieces(id);
+        }
+        if self.timed > 0 {
+            self.look_at_stages();
         }
         if self.node.is_copying() {
             moved |= self.node.copy();
@@ -331,6 +353,7 @@ impl<M: IpcMemory, S: OobStream> Endpoint<M, S> {
             peer.unsaid.clear();
             peer.pieces.clear();
         }
+        self.unlearn(id);
         self.greeted.retain(|(of, _)| *of != neighbour);
         while self.read_message(id) {}
         let with = |request: &Request| match request {

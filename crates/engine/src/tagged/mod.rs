@@ -8,6 +8,7 @@
 //! A driver that does not export, map or copy costs one message a staged copy, and is counted ([`Counts::fallbacks`]); it never fails it.
 
 mod endpoint;
+mod learned;
 mod lend;
 mod peer;
 mod receive;

@@ -8,6 +8,7 @@ use trunkline_proto::slots::SlotId;
 use trunkline_proto::tagged::Stage;
 use trunkline_proto::wire::tagged::{ANSWERS_AT, Answer, Inbox, MESSAGES_AT, RINGS_AT, SAID_AT, STAGE_AT};
 
+use super::learned::Learned;
 use super::ring::{NeverThere, Place, Reader, Writer};
 use crate::ipc::Neighbour;
 
@@ -36,6 +37,8 @@ pub(super) struct Peer {
     pub(super) unsaid: VecDeque<Answer>,
     /// Sends that go in pieces, one after another.
     pub(super) pieces: VecDeque<SlotId>,
+    /// What was learned of long messages to it; `None` until there is one.
+    pub(super) learned: Option<Box<Learned>>,
 }
 
 /// Where it writes.
@@ -131,6 +134,22 @@ impl Outward {
         }
         let at = |position| self.inbox.stage_at() + Stage::place(self.inbox.stage(), position);
         Ok(piece.map(|piece| (piece, at(piece.position))))
+    }
+
+    /// Whether the reader has consumed the stage up to there.
+    #[inline]
+    pub(super) fn is_consumed(&mut self, position: u64) -> Result<bool, NeverThere> {
+        if !self.stage.is_behind(position) {
+            let freed = self.memory.load(STAGE_AT).unwrap_or(0);
+            self.stage.freed(freed).map_err(|_| NeverThere)?;
+        }
+        Ok(self.stage.is_behind(position))
+    }
+
+    /// Up to where the stage was filled.
+    #[inline]
+    pub(super) const fn staged(&self) -> u64 {
+        self.stage.head()
     }
 
     #[inline]

@@ -4,7 +4,7 @@ use trunkline_fabric::OobStream;
 use trunkline_mem::Memory;
 use trunkline_mem::ipc::{CopyError, IpcMemory};
 use trunkline_proto::slots::SlotId;
-use trunkline_proto::tagged::{Pattern, Reply, Rows, answer};
+use trunkline_proto::tagged::{Pattern, Reach, Reply, Rows, Way, answer};
 use trunkline_proto::wire::ipc::{Name, Outcome, Reference};
 use trunkline_proto::wire::tagged::{Answer, Message};
 
@@ -20,9 +20,9 @@ pub(super) enum Kept {
     /// All of it.
     Eager(Vec<u8>),
     /// Its sender has it.
-    Ready { request: SlotId, len: u64 },
+    Ready { request: SlotId, len: u64, pieces: bool },
     /// It is in memory that may be mapped.
-    Refer { request: SlotId, arrival: ArrivalId, len: u64, rows: Rows },
+    Refer { request: SlotId, arrival: ArrivalId, len: u64, rows: Rows, offer: bool },
 }
 
 /// A receive cannot be posted; nothing was changed.
@@ -164,9 +164,9 @@ impl<M: IpcMemory, S: OobStream> Endpoint<M, S> {
                 self.give_back(bytes);
                 self.end(id, written.map_err(Failed::from).and_then(|()| matched.end()));
             }
-            Kept::Ready { request, len } => self.begin_ready(id, of(len, request), into),
-            Kept::Refer { request, arrival, len, rows } => {
-                self.begin_refer(id, of(len, request), (arrival, rows), into);
+            Kept::Ready { request, len, pieces } => self.begin_ready(id, of(len, request), into, pieces),
+            Kept::Refer { request, arrival, len, rows, offer } => {
+                self.begin_refer(id, of(len, request), (arrival, rows, offer), into);
             }
         }
         Ok(RequestId(id))
@@ -245,15 +245,20 @@ impl<M: IpcMemory, S: OobStream> Endpoint<M, S> {
                 let matched = Matched { peer, tag, len, want, request: SlotId::from_bits(0) };
                 self.end(id, taken.map_err(Failed::from).and_then(|()| matched.end()));
             }
-            Message::Ready { tag, request, len } => {
+            Message::Ready { tag, request, len, pieces } => {
                 let buffer = receiving.buffer.clone();
-                self.begin_ready(id, Matched { peer, tag, len, want: len.min(room), request }, buffer);
+                self.begin_ready(
+                    id,
+                    Matched { peer, tag, len, want: len.min(room), request },
+                    buffer,
+                    pieces,
+                );
             }
-            Message::Refer { tag, request, reference, rows } => {
+            Message::Refer { tag, request, reference, rows, offer } => {
                 let (buffer, len) = (receiving.buffer.clone(), rows.whole_in(reference.part.len()));
                 let matched = Matched { peer, tag, len, want: len.min(room), request };
                 match self.admit(peer, &reference) {
-                    Some(arrival) => self.begin_refer(id, matched, (arrival, rows), buffer),
+                    Some(arrival) => self.begin_refer(id, matched, (arrival, rows, offer), buffer),
                     None => self.end(id, Err(Failed::Gone)),
                 }
             }
@@ -299,11 +304,11 @@ impl<M: IpcMemory, S: OobStream> Endpoint<M, S> {
                 let _ = peer.inbox.messages.bytes(len.into(), take);
                 (tag, Kept::Eager(bytes))
             }
-            Message::Ready { tag, request, len } => (tag, Kept::Ready { request, len }),
-            Message::Refer { tag, request, reference, rows } => match self.admit(from, &reference) {
+            Message::Ready { tag, request, len, pieces } => (tag, Kept::Ready { request, len, pieces }),
+            Message::Refer { tag, request, reference, rows, offer } => match self.admit(from, &reference) {
                 Some(arrival) => {
                     let len = rows.whole_in(reference.part.len());
-                    (tag, Kept::Refer { request, arrival, len, rows })
+                    (tag, Kept::Refer { request, arrival, len, rows, offer })
                 }
                 None => return true,
             },
@@ -315,39 +320,61 @@ impl<M: IpcMemory, S: OobStream> Endpoint<M, S> {
     }
 
     /// The sender has it: says how it is to come.
-    fn begin_ready(&mut self, id: SlotId, matched: Matched, buffer: Buffer) {
+    fn begin_ready(&mut self, id: SlotId, matched: Matched, buffer: Buffer, pieces: bool) {
         let Matched { peer, request, want, .. } = matched;
-        let Some(neighbour) =
-            self.peers.get(peer.0 as usize).filter(|peer| !peer.gone).map(|of| of.neighbour)
-        else {
+        if self.peers.get(peer.0 as usize).is_none_or(|peer| peer.gone) {
             return self.end(id, Err(Failed::Gone));
-        };
+        }
         if want == 0 {
             self.say(peer, Answer::Done { request, outcome: Outcome::Copied });
             return self.end(id, matched.end());
         }
-        let rows = buffer.rows();
-        // The last row is whole, or it is not said where they end.
-        let span = rows.span(want).filter(|span| rows.packed(*span).is_some());
-        if let (Reply::Offer, Some(addr), Some(span)) = (answer(buffer.reach()), buffer.address(), span) {
-            let message = Send { addr, len: span as usize, passing: false };
-            if let Ok(Referring::Refer(operation, reference)) = self.node.refer(neighbour, &message, self.now)
-            {
-                self.set(id, Receiving { buffer, way: Got::Offered(matched, operation) });
-                return self.say(peer, Answer::Offer { request, receive: id, reference, rows });
+        let pieces = pieces && !self.mutant.is("tagged-grants-no-wish");
+        if self.reply(&buffer, Way::Ready { pieces }) == Reply::Offer {
+            match self.offer(id, matched, &buffer) {
+                Some(true) => return,
+                Some(false) => self.counts.fallbacks += 1,
+                None => {}
             }
-            self.counts.fallbacks += 1;
         }
-        self.set(id, Receiving { buffer, way: Got::Pieces(matched, 0) });
-        self.say(peer, Answer::Clear { request, receive: id, len: want, unmapped: false });
+        self.clear(id, matched, buffer, false);
     }
 
-    /// It is in memory of the sender: begins to copy it.
+    /// It comes in pieces; `unmapped`: as a reference could not be mapped.
+    fn clear(&mut self, id: SlotId, matched: Matched, buffer: Buffer, unmapped: bool) {
+        let Matched { peer, request, want, .. } = matched;
+        self.set(id, Receiving { buffer, way: Got::Pieces(matched, 0) });
+        self.say(peer, Answer::Clear { request, receive: id, len: want, unmapped });
+    }
+
+    fn reply(&self, buffer: &Buffer, way: Way) -> Reply {
+        let reach = if self.address_of(buffer).is_some() { Reach::Mapped } else { Reach::Private };
+        answer(reach, way)
+    }
+
+    /// Has the sender copy it into memory of this process. `None`: nobody could say where its bytes end; `Some(false)`: it was not exported.
+    fn offer(&mut self, id: SlotId, matched: Matched, buffer: &Buffer) -> Option<bool> {
+        let Matched { peer, request, want, .. } = matched;
+        let neighbour = self.peers.get(peer.0 as usize)?.neighbour;
+        let (rows, addr) = (buffer.rows(), self.address_of(buffer)?);
+        // The last row is whole, or it is not said where they end.
+        let span = rows.span(want).filter(|span| rows.packed(*span).is_some())?;
+        let message = Send { addr, len: span as usize, passing: false };
+        let Ok(Referring::Refer(operation, reference)) = self.node.refer(neighbour, &message, self.now)
+        else {
+            return Some(false);
+        };
+        self.set(id, Receiving { buffer: buffer.clone(), way: Got::Offered(matched, operation) });
+        self.say(peer, Answer::Offer { request, receive: id, reference, rows });
+        Some(true)
+    }
+
+    /// It is in memory of the sender: begins to copy it, or has the sender do that.
     fn begin_refer(
         &mut self,
         id: SlotId,
         matched: Matched,
-        (arrival, rows): (ArrivalId, Rows),
+        (arrival, rows, offer): (ArrivalId, Rows, bool),
         buffer: Buffer,
     ) {
         let Matched { peer, request, want, .. } = matched;
@@ -355,6 +382,17 @@ impl<M: IpcMemory, S: OobStream> Endpoint<M, S> {
             let _ = self.node.refuse(arrival);
             self.say(peer, Answer::Done { request, outcome: Outcome::Copied });
             return self.end(id, matched.end());
+        }
+        let offer = offer && !self.mutant.is("tagged-grants-no-wish");
+        if self.reply(&buffer, Way::Refer { offer }) == Reply::Offer {
+            if self.offer(id, matched, &buffer) == Some(true) {
+                let _ = self.node.refuse(arrival);
+                return;
+            }
+            if self.mutant.is("tagged-grants-what-it-cannot") {
+                let _ = self.node.refuse(arrival);
+                return self.clear(id, matched, buffer, false);
+            }
         }
         if self.node.receive_part(arrival, buffer.clone(), (want, rows)).is_err() {
             return self.end(id, Err(Failed::Gone));
@@ -382,7 +420,8 @@ impl<M: IpcMemory, S: OobStream> Endpoint<M, S> {
         let (matched, &Matched { peer, request, want, .. }) = (*matched, matched);
         match receipt {
             Receipt::Copied => {
-                self.counts.mapped += 1;
+                (self.counts.mapped, self.counts.by_receiver) =
+                    (self.counts.mapped + 1, self.counts.by_receiver + 1);
                 self.say(peer, Answer::Done { request, outcome: Outcome::Copied });
                 self.end(id, matched.end());
             }

@@ -74,8 +74,13 @@ pub(super) struct Sending {
 pub(super) enum Sent {
     /// The peer was told of it.
     Ready,
-    /// The peer was told where it is.
-    Referred(OperationId),
+    /// The peer was told where it is; and, if `offer`, that it may rather say where its own memory is.
+    Referred {
+        /// The reference.
+        operation: OperationId,
+        /// The wish.
+        offer: bool,
+    },
     /// It is being copied to where the peer wants it.
     Placing {
         /// The peer's receive.

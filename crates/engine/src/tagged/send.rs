@@ -3,11 +3,12 @@
 use trunkline_fabric::OobStream;
 use trunkline_mem::ipc::IpcMemory;
 use trunkline_proto::slots::SlotId;
-use trunkline_proto::tagged::{Reach, Rows, Way, way};
+use trunkline_proto::tagged::{Reach, Rows, Way, is_eager};
 use trunkline_proto::wire::ipc::{Outcome, Reference};
 use trunkline_proto::wire::tagged::{Answer, Message};
 
 use super::endpoint::Endpoint;
+use super::learned::Fate;
 use super::peer::PeerId;
 use super::request::{Done, Failed, Request, RequestId, Sending, Sent};
 use super::ring::NeverThere;
@@ -38,14 +39,12 @@ pub enum SendRefused {
     Outside,
 }
 
-impl Buffer {
-    /// Whether others could map it.
-    pub(super) fn reach(&self) -> Reach {
-        if self.address().is_some() { Reach::Mapped } else { Reach::Private }
-    }
-}
-
 impl<M: IpcMemory, S: OobStream> Endpoint<M, S> {
+    /// Where a buffer is that others could reach.
+    pub(super) fn address_of(&self, buffer: &Buffer) -> Option<usize> {
+        if self.everything { buffer.host_address() } else { buffer.address() }
+    }
+
     /// Sends a message.
     ///
     /// # Errors
@@ -53,7 +52,7 @@ impl<M: IpcMemory, S: OobStream> Endpoint<M, S> {
     #[inline]
     pub fn send(&mut self, to: PeerId, tag: u64, buffer: &Buffer) -> Result<Begun, SendRefused> {
         let len = buffer.len();
-        if let Way::Eager = way(len, buffer.reach()) {
+        if is_eager(len) {
             let node = &self.node;
             let fill = |offset, there: (&_, u64), len| {
                 buffer.stage(node.memory(), offset, there, len).map_err(|_| SendRefused::Outside)
@@ -88,7 +87,9 @@ impl<M: IpcMemory, S: OobStream> Endpoint<M, S> {
     #[inline]
     pub fn send_bytes(&mut self, to: PeerId, tag: u64, bytes: &[u8]) -> Result<Begun, SendRefused> {
         let len = bytes.len() as u64;
-        let Way::Eager = way(len, Reach::Private) else { return Err(SendRefused::Outside) };
+        if !is_eager(len) {
+            return Err(SendRefused::Outside);
+        }
         let peer = self.peers.get_mut(to.0 as usize).filter(|peer| !peer.gone).ok_or(SendRefused::Gone)?;
         let Some(outbox) = &mut peer.outbox else { return Ok(Begun::Busy) };
         let message = Message::Eager { tag, len: len as u32 };
@@ -129,16 +130,23 @@ impl<M: IpcMemory, S: OobStream> Endpoint<M, S> {
         if !buffer.is_there(self.node.memory()) {
             return Err(SendRefused::Outside);
         }
-        let (len, mut sent, mut reference) = (buffer.len(), Sent::Ready, None);
+        let len = buffer.len();
         let span = buffer.rows().span(len).filter(|_| len > 0);
-        if let (Some(addr), Some(span)) = (buffer.address(), span) {
+        let reached = self.address_of(buffer).zip(span);
+        let reach = if reached.is_some() { Reach::Mapped } else { Reach::Private };
+        let plan = self.plan(to, len, reach);
+        let (mut sent, mut reference, mut failed) = (Sent::Ready, None, false);
+        let before = self.node.exporter().counts().announced;
+        if let (Way::Refer { offer }, Some((addr, span))) = (plan.way, reached) {
             let message = Send { addr, len: span as usize, passing: false };
             match self.node.refer(neighbour, &message, self.now) {
                 Ok(Referring::Refer(operation, place)) => {
-                    (sent, reference) = (Sent::Referred(operation), Some(place));
+                    (sent, reference) = (Sent::Referred { operation, offer }, Some((place, offer)));
                 }
                 Ok(Referring::Busy) => return Ok(Begun::Busy),
-                Ok(Referring::Elsewhere(_)) => self.counts.fallbacks += 1,
+                Ok(Referring::Elsewhere(_)) => {
+                    (failed, self.counts.fallbacks) = (true, self.counts.fallbacks + 1)
+                }
                 Err(SendError::Gone) => return Err(SendRefused::Gone),
                 Err(_) => return Err(SendRefused::Outside),
             }
@@ -146,11 +154,18 @@ impl<M: IpcMemory, S: OobStream> Endpoint<M, S> {
         let sending = Sending { peer: to, tag, buffer: buffer.clone(), way: sent };
         let Ok(request) = self.requests.insert(Request::Send(sending)) else { return Ok(Begun::Busy) };
         let message = match reference {
-            Some(reference) => Message::Refer { tag, request, reference, rows: buffer.rows() },
-            None => Message::Ready { tag, request, len },
+            Some((reference, offer)) => {
+                Message::Refer { tag, request, reference, rows: buffer.rows(), offer }
+            }
+            None => Message::Ready { tag, request, len, pieces: plan.way == Way::Ready { pieces: true } },
         };
         let outbox = self.peers.get_mut(to.0 as usize).and_then(|peer| peer.outbox.as_mut());
         outbox.into_iter().for_each(|outbox| outbox.messages.push(&message.to_words()));
+        let new = failed || self.node.exporter().counts().announced != before;
+        self.gone(to, (request, len), plan, new);
+        if failed {
+            self.learn(to, request, Fate::FellBack);
+        }
         Ok(Begun::Request(RequestId(request)))
     }
 
@@ -165,7 +180,7 @@ impl<M: IpcMemory, S: OobStream> Endpoint<M, S> {
         let Some(Request::Send(sending)) = self.requests.get_mut(request) else { return };
         let operation = match sending.way {
             Sent::Ready => None,
-            Sent::Referred(operation) => Some(operation),
+            Sent::Referred { operation, .. } => Some(operation),
             Sent::Placing { .. } | Sent::Pieces { .. } => return,
         };
         if sending.peer != from || want > sending.buffer.len() {
@@ -176,6 +191,7 @@ impl<M: IpcMemory, S: OobStream> Endpoint<M, S> {
             let outcome = if unmapped { Outcome::NotMapped } else { Outcome::Ended };
             self.node.finish(operation, outcome, self.now);
             self.counts.fallbacks += 1;
+            self.learn(from, request, Fate::FellBack);
         }
         self.counts.staged += 1;
         if let Some(peer) = self.peers.get_mut(from.0 as usize) {
@@ -192,14 +208,21 @@ impl<M: IpcMemory, S: OobStream> Endpoint<M, S> {
         (to, rows): (&Reference, Rows),
     ) {
         let Some(neighbour) = self.peers.get(from.0 as usize).map(|peer| peer.neighbour) else { return };
-        let Some(Request::Send(Sending { peer, way: Sent::Ready, buffer, .. })) = self.requests.get(request)
-        else {
+        let Some(Request::Send(Sending { peer, way, buffer, .. })) = self.requests.get(request) else {
             return;
+        };
+        let operation = match way {
+            Sent::Ready => None,
+            Sent::Referred { operation, offer: true } => Some(*operation),
+            Sent::Referred { offer: false, .. } => return self.broken(from),
+            Sent::Placing { .. } | Sent::Pieces { .. } => return,
         };
         let (want, buffer) = (rows.whole_in(to.part.len()), buffer.clone());
         if *peer != from || want > buffer.len() {
             return self.broken(from);
         }
+        // Who offers has not touched what it was referred to.
+        operation.into_iter().for_each(|operation| _ = self.node.finish(operation, Outcome::Ended, self.now));
         self.hear_of(neighbour, to.name);
         let begun = match self.node.arrive(neighbour, to) {
             Ok(Some(arrival)) => self.node.place(arrival, buffer, rows).is_ok().then_some(arrival),
@@ -219,12 +242,14 @@ impl<M: IpcMemory, S: OobStream> Endpoint<M, S> {
     /// What was to be copied in one go goes in pieces.
     fn send_in_pieces(&mut self, request: SlotId, receive: SlotId, want: u64) {
         let Some(Request::Send(sending)) = self.requests.get_mut(request) else { return };
+        let to = sending.peer;
         sending.way = Sent::Pieces { receive, want, done: 0 };
         self.counts.fallbacks += 1;
         self.counts.staged += 1;
-        if let Some(peer) = self.peers.get_mut(sending.peer.0 as usize) {
+        if let Some(peer) = self.peers.get_mut(to.0 as usize) {
             peer.pieces.push_back(request);
         }
+        self.learn(to, request, Fate::FellBack);
     }
 
     /// It was copied into the receiver's memory, or not.
@@ -237,12 +262,17 @@ impl<M: IpcMemory, S: OobStream> Endpoint<M, S> {
         let (peer, tag, receive, want, len) = (*peer, *tag, *receive, *want, buffer.len());
         match receipt {
             Receipt::Copied => {
-                self.counts.mapped += 1;
+                (self.counts.mapped, self.counts.by_sender) =
+                    (self.counts.mapped + 1, self.counts.by_sender + 1);
+                self.learn(peer, request, Fate::Came);
                 self.say(peer, Answer::Done { request: receive, outcome: Outcome::Copied });
                 self.end(request, Ok(Done { peer, tag, len }));
             }
             Receipt::NotMapped | Receipt::NotCopied(_) => self.send_in_pieces(request, receive, want),
-            Receipt::Lost => self.end(request, Err(Failed::Gone)),
+            Receipt::Lost => {
+                self.learn(peer, request, Fate::Other);
+                self.end(request, Err(Failed::Gone));
+            }
         }
     }
 
@@ -255,9 +285,11 @@ impl<M: IpcMemory, S: OobStream> Endpoint<M, S> {
         let operation = match way {
             _ if *peer != from => return,
             Sent::Ready => None,
-            Sent::Referred(operation) => Some(*operation),
+            Sent::Referred { operation, .. } => Some(*operation),
             Sent::Placing { .. } | Sent::Pieces { .. } => return,
         };
+        let fate = if outcome == Outcome::Copied { Fate::Came } else { Fate::Other };
+        self.learn(from, request, fate);
         operation.into_iter().for_each(|operation| _ = self.node.finish(operation, outcome, self.now));
         self.end(request, if outcome == Outcome::Copied { Ok(done) } else { Err(Failed::Gone) });
     }
@@ -306,6 +338,7 @@ impl<M: IpcMemory, S: OobStream> Endpoint<M, S> {
             // The receiver waits for bytes that there are no more: it is told that there never were any.
             let answer = Answer::Done { request: *receive, outcome: Outcome::Ended };
             self.say(to, answer);
+            self.learn(to, request, Fate::Other);
             self.end(request, Err(error.into()));
             return Piecewise::Over;
         }
@@ -315,7 +348,11 @@ impl<M: IpcMemory, S: OobStream> Endpoint<M, S> {
         let end = Done { peer: to, tag: sending.tag, len: sending.buffer.len() };
         // There is room, as was asked above.
         let _ = outbox.say(&answer);
+        let position = outbox.staged();
         if over {
+            if self.timed > 0 {
+                self.learn_of_stage(to, request, position);
+            }
             self.end(request, Ok(end));
             return Piecewise::Over;
         }

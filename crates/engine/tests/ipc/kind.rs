@@ -26,6 +26,8 @@ pub(crate) enum Call {
 pub(crate) struct Kind {
     pub(crate) device: Device,
     failures: [AtomicU64; 5],
+    /// Bytes of copies.
+    copied: AtomicU64,
     /// Of each handle how often it was given, and taken back.
     handles: Mutex<BTreeMap<Vec<u8>, [u64; 2]>>,
     /// A second device of this process, and what the processor maps. Each of the three copies only what is open for it.
@@ -40,7 +42,14 @@ const SECOND: u32 = 4;
 impl Kind {
     pub(crate) fn new(device: Device) -> Self {
         let (places, open) = (OnceLock::new(), Mutex::default());
-        Self { device, failures: Default::default(), handles: Mutex::default(), places, open }
+        Self {
+            device,
+            failures: Default::default(),
+            copied: AtomicU64::new(0),
+            handles: Mutex::default(),
+            places,
+            open,
+        }
     }
 
     /// It has a second device from now on, and a mapping for the processor is one of its own.
@@ -92,6 +101,12 @@ impl Kind {
         let handles = self.handles.lock().unwrap();
         let sum = |at: usize| handles.values().map(|counts| counts[at]).sum();
         [sum(0), sum(1)]
+    }
+
+    /// Bytes that it has copied from memory of one process to that of another.
+    #[allow(dead_code, reason = "not all who share this file ask")]
+    pub(crate) fn copied(&self) -> u64 {
+        self.copied.load(Ordering::Relaxed)
     }
 
     fn fails(&self, call: Call) -> bool {
@@ -195,6 +210,7 @@ impl IpcMemory for Kind {
         if self.fails(Call::Copy) {
             return Err(CopyError::Gone);
         }
+        self.copied.fetch_add(len as u64, Ordering::Relaxed);
         if self.places.get().is_none() {
             return self.device.copy(from, to, len);
         }

@@ -1,13 +1,14 @@
 //! A peer that writes what cannot be into an inbox: it is taken for dead, and nothing else happens.
 
 use trunkline_engine::host::{UnixHost, UnixStream};
-use trunkline_engine::ipc::Config as Sharing;
+use trunkline_engine::ipc::{Buffer, Config as Sharing};
 use trunkline_engine::tagged::{Config, Endpoint, Event};
 use trunkline_fabric::{Frame, Host as _, Oob as _, OobListener as _, OobStream as _};
 use trunkline_mem::ipc::Device;
 use trunkline_mem::{Memory, Shared};
 use trunkline_proto::ipc::exporter::Amount;
 use trunkline_proto::slots::SlotId;
+use trunkline_proto::tagged::Choice;
 use trunkline_proto::time::{Duration, Instant};
 use trunkline_proto::wire::ipc::{Hello, Message};
 use trunkline_proto::wire::tagged::{Answer, Inbox, Message as Tagged, RINGS_AT};
@@ -37,7 +38,8 @@ impl Played {
         let of = Sharing::new([1; 16], Amount { entries: 4, bytes: 1 << 30 });
         let sharing = Sharing { mutant: planted(), ..of };
         let device = Device::create(0, 1 << 20).unwrap();
-        let mut endpoint = Endpoint::new(device, Config { sharing, inbox: sizes() }, Instant(0));
+        let mut endpoint =
+            Endpoint::new(device, Config { sharing, inbox: sizes(), copy: Choice::Learned }, Instant(0));
         let mut listener = host.oob().listen().unwrap();
         let mut stream = host.oob().connect(&listener.address()).unwrap();
         let accepted = loop {
@@ -95,9 +97,15 @@ const STAGE: u64 = 1 << 16;
 
 #[test]
 fn frames_that_cannot_be_end_a_peer() {
-    for words in
-        [[99, 0, 0, 0, 0, 0, 0, 0], [1 | 1 << 8, 0, 0, 0, 0, 0, 0, 0], [1 | 8192 << 32, 0, 0, 0, 0, 0, 0, 0]]
-    {
+    let named = 1 << 32;
+    for words in [
+        [2 | 2 << 8, 7, named, 9000, 0, 0, 0, 0],
+        [3 | 2 << 8, 7, named, named, 0, 9000, 0, 0],
+        [1 | 1 << 8, 7, 0, 0, 0, 0, 0, 0],
+        [99, 0, 0, 0, 0, 0, 0, 0],
+        [1 | 1 << 8, 0, 0, 0, 0, 0, 0, 0],
+        [1 | 8192 << 32, 0, 0, 0, 0, 0, 0, 0],
+    ] {
         let played = Played::new();
         played.write(RINGS_AT, &words);
         played.ends_broken();
@@ -135,6 +143,23 @@ fn answers_to_what_nobody_asked_are_nothing() {
     played.write(RINGS_AT, &Tagged::Eager { tag: 5, len: 0 }.to_words());
     played.go_on();
     assert_eq!(played.endpoint.probe(None, (5, ALL)).unwrap().len, 0, "it goes on");
+}
+
+#[test]
+fn who_offers_memory_that_nobody_wished_for_is_broken() {
+    let mut played = Played::new();
+    played.write(RINGS_AT, &Tagged::Eager { tag: 5, len: 0 }.to_words());
+    played.go_on();
+    let peer = played.endpoint.probe(None, (0, 0)).unwrap().peer;
+    let addr = played.endpoint.node().memory().alloc(20_000).unwrap();
+    let begun = played.endpoint.send(peer, 1, &Buffer::own(addr, 20_000)).unwrap();
+    assert!(matches!(begun, trunkline_engine::tagged::Begun::Request(_)));
+    let told = Tagged::from_words(&played.shared.memory().load_row(RINGS_AT).unwrap()).unwrap();
+    let Tagged::Refer { request, reference, rows, offer: false, .. } = told else { panic!("{told:?}") };
+    let receive = SlotId { slot: 0, generation: 1 };
+    let offer = Answer::Offer { request, receive, reference, rows };
+    played.write(sizes().answers_at(), &offer.to_words());
+    played.ends_broken();
 }
 
 #[test]

@@ -10,6 +10,7 @@ mod kind;
 mod lend;
 mod limits;
 mod matching;
+mod methods;
 mod private;
 mod quiet;
 mod two;

@@ -4,8 +4,10 @@ use trunkline_engine::host::{UnixHost, UnixStream};
 use trunkline_engine::ipc::{Buffer, Config as Sharing};
 use trunkline_engine::tagged::{Begun, Config, Done, Endpoint, Failed, PeerId, RequestId};
 use trunkline_fabric::{Host as _, Oob as _, OobListener as _};
+use trunkline_mem::Memory;
 use trunkline_mem::ipc::Private;
 use trunkline_proto::ipc::exporter::Amount;
+use trunkline_proto::tagged::{Choice, Method};
 use trunkline_proto::time::{Duration, Instant};
 use trunkline_proto::wire::tagged::Inbox;
 
@@ -29,7 +31,7 @@ impl Pair {
         let budget = Amount { entries: 16, bytes: 1 << 40 };
         let endpoint = |number: u8| {
             let sharing = Sharing { mutant: planted(), ..Sharing::new([number; 16], budget) };
-            Endpoint::new(Private::new().unwrap(), Config { sharing, inbox }, now)
+            Endpoint::new(Private::new().unwrap(), Config { sharing, inbox, copy: Choice::Learned }, now)
         };
         let (mut sender, mut receiver) = (endpoint(1), endpoint(2));
         let mut listener = host.oob().listen().unwrap();
@@ -97,4 +99,42 @@ fn messages_of_private_memory_are_copied_once_and_weigh_nothing() {
     assert_eq!((receiver.mapped, sender.staged, sender.fallbacks), (3, 0, 0));
     let usage = pair.sender.node().exporter().usage();
     assert_eq!((usage.live.entries, usage.live.bytes), (1, 0));
+}
+
+/// Private memory that nobody said is to be reached, by each method and by what is learned.
+#[test]
+fn any_private_memory_is_reached_in_every_way() {
+    let methods = [Method::Pull, Method::Turns, Method::Stage].map(Choice::Fixed);
+    for (choice, expected) in methods.into_iter().zip([[4, 0, 0], [2, 2, 0], [0, 0, 4]]) {
+        let mut pair = Pair::new();
+        pair.sender.choose(choice);
+        for round in 0..4 {
+            let (source, target) = (Memory::heap(LEN), Memory::heap(LEN));
+            source.write(0, &pattern(LEN, round)).unwrap();
+            let received = pair.receiver.receive(Some(pair.from), (1, ALL), target.clone().into()).unwrap();
+            let sent = pair.send(&source.into());
+            assert!(pair.received(received).is_ok() && pair.sent(sent).is_ok());
+            let mut bytes = vec![0; LEN];
+            target.read(0, &mut bytes).unwrap();
+            assert!(bytes == pattern(LEN, round), "{choice:?}, round {round}");
+        }
+        let (sender, receiver) = (pair.sender.counts(), pair.receiver.counts());
+        assert_eq!([receiver.by_receiver, sender.by_sender, sender.staged], expected, "{choice:?}");
+        assert_eq!(sender.fallbacks + receiver.fallbacks, 0);
+    }
+    let mut pair = Pair::new();
+    let (source, target) = (Memory::heap(LEN), Memory::heap(LEN));
+    for _ in 0..300 {
+        let received = pair.receiver.receive(Some(pair.from), (1, ALL), target.clone().into()).unwrap();
+        let sent = pair.send(&source.clone().into());
+        assert!(pair.received(received).is_ok() && pair.sent(sent).is_ok());
+    }
+    (0..50).for_each(|_| pair.step());
+    let (sender, receiver) = (pair.sender.counts(), pair.receiver.counts());
+    let all = [receiver.by_receiver, sender.by_sender, sender.staged];
+    assert!(
+        all.iter().all(|count| *count > 0) && all.iter().sum::<u64>() == 300,
+        "each is looked at: {all:?}"
+    );
+    assert!(!pair.sender.is_timing(), "what is in the stage has an end, too");
 }

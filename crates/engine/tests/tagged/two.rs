@@ -8,6 +8,7 @@ use trunkline_mem::Memory;
 use trunkline_mem::ipc::Device;
 use trunkline_proto::ipc::exporter::Amount;
 use trunkline_proto::mutant::Mutant;
+use trunkline_proto::tagged::Choice;
 use trunkline_proto::time::{Duration, Instant};
 use trunkline_proto::wire::tagged::Inbox;
 
@@ -52,7 +53,7 @@ impl Two {
         let endpoint = |number: u8| {
             let memory = Kind::new(Device::join(3, &device.descriptor().unwrap()).unwrap());
             let sharing = Sharing { mutant: planted(), ..Sharing::new([number; 16], budget) };
-            Endpoint::new(memory, Config { sharing, inbox }, now)
+            Endpoint::new(memory, Config { sharing, inbox, copy: Choice::Learned }, now)
         };
         let (mut a, mut b) = (endpoint(1), endpoint(2));
         let mut listener = host.oob().listen().unwrap();

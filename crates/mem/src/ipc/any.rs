@@ -120,6 +120,10 @@ impl IpcMemory for AnyMemory {
         any!(self, kind => kind.caps())
     }
 
+    fn is_everything(&self) -> bool {
+        any!(self, kind => kind.is_everything())
+    }
+
     fn allocation_of(&self, addr: usize) -> Result<Allocation, FindError> {
         any!(self, kind => kind.allocation_of(addr))
     }

@@ -75,6 +75,11 @@ pub trait IpcMemory: fmt::Debug + Send + Sync {
     /// What it does and does not.
     fn caps(&self) -> Caps;
 
+    /// Whether all memory of the process that the processor reaches is of this kind, whoever allocated it.
+    fn is_everything(&self) -> bool {
+        false
+    }
+
     /// The allocation around an address of this process.
     ///
     /// # Errors

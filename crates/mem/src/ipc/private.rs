@@ -206,6 +206,10 @@ impl IpcMemory for Private {
         }
     }
 
+    fn is_everything(&self) -> bool {
+        true
+    }
+
     fn allocation_of(&self, _addr: usize) -> Result<Allocation, FindError> {
         Ok(ALL)
     }

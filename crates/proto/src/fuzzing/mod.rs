@@ -8,6 +8,7 @@ mod node;
 mod pair;
 mod rma;
 mod share;
+mod tagged;
 mod wire;
 
 use alloc::vec::Vec;
@@ -42,6 +43,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "post_box", check: devq::post_box, seeds: devq::post_box_seeds },
     Target { name: "ipc", check: ipc::messages, seeds: ipc::message_seeds },
     Target { name: "ipc_hostile", check: ipc::hostile, seeds: ipc::hostile_seeds },
+    Target { name: "tagged_cell", check: tagged::cells, seeds: tagged::cell_seeds },
     Target { name: "window", check: ipc::windows, seeds: ipc::window_seeds },
     Target { name: "share", check: share::words, seeds: share::word_seeds },
     Target { name: "pool", check: share::pool, seeds: share::pool_seeds },

@@ -73,6 +73,18 @@ impl Stage {
         Ok(())
     }
 
+    /// Up to where it was filled.
+    #[must_use]
+    pub const fn head(&self) -> u64 {
+        self.head
+    }
+
+    /// Whether everything before that position is known to be consumed.
+    #[must_use]
+    pub const fn is_behind(&self, position: u64) -> bool {
+        self.freed >= position
+    }
+
     /// Whether nothing is in it.
     #[must_use]
     pub const fn is_empty(&self) -> bool {

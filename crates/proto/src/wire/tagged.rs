@@ -56,6 +56,8 @@ pub enum Message {
         request: SlotId,
         /// Its bytes.
         len: u64,
+        /// The wish: that it goes in pieces, whatever the receiver's memory is.
+        pieces: bool,
     },
     /// A message in memory that the receiver may map.
     Refer {
@@ -67,6 +69,8 @@ pub enum Message {
         reference: Reference,
         /// How its bytes stand there.
         rows: Rows,
+        /// The wish: that the sender copies it into the receiver's memory, if that can be mapped.
+        offer: bool,
     },
 }
 
@@ -119,6 +123,9 @@ pub enum TaggedError {
     /// It is of no kind that stands in that ring.
     #[error("no frame of kind {0} stands in that ring")]
     Kind(u8),
+    /// A wish that there is not.
+    #[error("wish {0} is none")]
+    Wish(u8),
     /// Bits that must be zero are not.
     #[error("reserved bits are set")]
     Reserved,
@@ -210,13 +217,26 @@ const fn head(kind: u8, len: u32) -> u64 {
     kind as u64 | (len as u64) << 32
 }
 
-/// The kind and the length.
-fn parse(head: u64) -> Result<(u8, u32), TaggedError> {
-    let [kind, reserved @ .., _, _, _, _] = head.to_le_bytes();
-    if reserved != [0; 3] {
+/// The same with a wish.
+const fn wishing(kind: u8, wish: bool) -> u64 {
+    head(kind, 0) | (wish as u64) << 8
+}
+
+/// The kind, the wish and the length.
+fn parse(head: u64) -> Result<(u8, u8, u32), TaggedError> {
+    let [kind, wish, reserved @ .., _, _, _, _] = head.to_le_bytes();
+    if reserved != [0; 2] {
         return Err(TaggedError::Reserved);
     }
-    Ok((kind, (head >> 32) as u32))
+    Ok((kind, wish, (head >> 32) as u32))
+}
+
+fn wish(wish: u8) -> Result<bool, TaggedError> {
+    match wish {
+        0 => Ok(false),
+        1 => Ok(true),
+        other => Err(TaggedError::Wish(other)),
+    }
 }
 
 fn request(bits: u64) -> Result<SlotId, TaggedError> {
@@ -253,10 +273,12 @@ impl Message {
     pub fn to_words(&self) -> [u64; WORDS] {
         match *self {
             Self::Eager { tag, len } => [head(1, len), tag, 0, 0, 0, 0, 0, 0],
-            Self::Ready { tag, request, len } => [head(2, 0), tag, request.to_bits(), len, 0, 0, 0, 0],
-            Self::Refer { tag, request, reference, rows } => {
+            Self::Ready { tag, request, len, pieces } => {
+                [wishing(2, pieces), tag, request.to_bits(), len, 0, 0, 0, 0]
+            }
+            Self::Refer { tag, request, reference, rows, offer } => {
                 let ([name, start, len], [block, stride]) = (words_of(&reference), rows.to_words());
-                [head(3, 0), tag, request.to_bits(), name, start, len, block, stride]
+                [wishing(3, offer), tag, request.to_bits(), name, start, len, block, stride]
             }
         }
     }
@@ -268,8 +290,9 @@ impl Message {
     #[inline]
     pub fn from_words(words: &[u64; WORDS]) -> Result<Self, TaggedError> {
         let [first, tag, two, three, four, five, six, seven] = *words;
-        let (kind, len) = parse(first)?;
+        let (kind, wished, len) = parse(first)?;
         match kind {
+            1 if wished != 0 => Err(TaggedError::Reserved),
             1 if len <= EAGER_MAX => Ok(Self::Eager { tag, len }),
             1 => Err(TaggedError::Length(len.into())),
             2 => {
@@ -277,12 +300,12 @@ impl Message {
                 if three == 0 {
                     return Err(TaggedError::Length(0));
                 }
-                Ok(Self::Ready { tag, request: request(two)?, len: three })
+                Ok(Self::Ready { tag, request: request(two)?, len: three, pieces: wish(wished)? })
             }
             3 => {
                 without_length(len)?;
                 let (reference, rows) = placed([three, four, five], [six, seven])?;
-                Ok(Self::Refer { tag, request: request(two)?, reference, rows })
+                Ok(Self::Refer { tag, request: request(two)?, reference, rows, offer: wish(wished)? })
             }
             other => Err(TaggedError::Kind(other)),
         }
@@ -328,7 +351,10 @@ impl Answer {
     #[inline]
     pub fn from_words(words: &[u64; WORDS]) -> Result<Self, TaggedError> {
         let [first, one, two, three, four, five, six, seven] = *words;
-        let (kind, len) = parse(first)?;
+        let (kind, wished, len) = parse(first)?;
+        if wished != 0 {
+            return Err(TaggedError::Reserved);
+        }
         if kind != 18 {
             without_length(len)?;
         }
@@ -368,12 +394,18 @@ mod tests {
         Reference { name: Name::new(id(7, 9)).unwrap(), part: Span::new(0x100, 0x2000).unwrap() }
     }
 
-    fn messages() -> [Message; 4] {
+    fn refer(offer: bool) -> Message {
+        Message::Refer { tag: 0, request: id(u32::MAX, 1), reference: place(), rows: Rows::WHOLE, offer }
+    }
+
+    fn messages() -> [Message; 6] {
         [
             Message::Eager { tag: 0x0102_0304_0506_0708, len: 0 },
             Message::Eager { tag: u64::MAX, len: EAGER_MAX },
-            Message::Ready { tag: 1, request: id(2, 3), len: 1 << 40 },
-            Message::Refer { tag: 0, request: id(u32::MAX, 1), reference: place(), rows: Rows::WHOLE },
+            Message::Ready { tag: 1, request: id(2, 3), len: 1 << 40, pieces: false },
+            refer(false),
+            Message::Ready { tag: 1, request: id(2, 3), len: 9, pieces: true },
+            refer(true),
         ]
     }
 
@@ -390,10 +422,12 @@ mod tests {
 
     #[test]
     fn frames_are_as_documented() {
-        let [eager, _, ready, refer] = messages().map(|message| message.to_words());
+        let [eager, _, ready, refer, pieces, offer] = messages().map(|message| message.to_words());
         assert_eq!(eager, [1, 0x0102_0304_0506_0708, 0, 0, 0, 0, 0, 0]);
         assert_eq!(ready, [2, 1, 2 | 3 << 32, 1 << 40, 0, 0, 0, 0]);
         assert_eq!(refer[2..], [u64::from(u32::MAX) | 1 << 32, 7 | 9 << 32, 0x100, 0x2000, 0, 0]);
+        assert_eq!((pieces[0], offer[0]), (2 | 1 << 8, 3 | 1 << 8));
+        assert_eq!(offer[1..], refer[1..]);
         let [clear, _, offer, piece, done] = answers().map(|answer| answer.to_words());
         assert_eq!(clear, [16, 1 | 2 << 32, 3 | 4 << 32, 5, 1, 0, 0, 0]);
         assert_eq!(offer, [17, 1 | 2 << 32, 3 | 4 << 32, 7 | 9 << 32, 0x100, 0x2000, 0x1000, 0x1000]);
@@ -420,6 +454,9 @@ mod tests {
         assert_eq!(message([head(1, EAGER_MAX + 1), 0, 0, 0, 0, 0]), Err(TaggedError::Length(8193)));
         assert_eq!(message([1 | 1 << 8, 0, 0, 0, 0, 0]), Err(TaggedError::Reserved));
         assert_eq!(message([1 | 1 << 31, 0, 0, 0, 0, 0]), Err(TaggedError::Reserved));
+        assert_eq!(message([2 | 2 << 8, 0, 1 << 32, 5, 0, 0]), Err(TaggedError::Wish(2)));
+        assert_eq!(message([3 | 255 << 8, 0, 1 << 32, 1 << 32, 0, 1]), Err(TaggedError::Wish(255)));
+        assert_eq!(message([2 | 1 << 16, 0, 1 << 32, 5, 0, 0]), Err(TaggedError::Reserved));
         assert_eq!(message([2, 0, 1 << 32, 0, 0, 0]), Err(TaggedError::Length(0)));
         assert_eq!(message([head(2, 1), 0, 1 << 32, 1, 0, 0]), Err(TaggedError::Length(1)));
         assert_eq!(message([2, 0, 5, 1, 0, 0]), Err(TaggedError::Request));
@@ -441,6 +478,7 @@ mod tests {
         assert_eq!(answer([16, one, one, 0, 0]), Err(TaggedError::Length(0)));
         assert_eq!(answer([16, one, one, 1, 2]), Err(TaggedError::Reserved));
         assert_eq!(answer([16, one, 0, 1, 0]), Err(TaggedError::Request));
+        assert_eq!(answer([16 | 1 << 8, one, one, 1, 0]), Err(TaggedError::Reserved));
         assert_eq!(answer([18, one, 0, 0, 0]), Err(TaggedError::Length(0)));
         assert_eq!(answer([19, one, 3, 0, 0]), Err(IpcError::Outcome(3).into()));
         assert_eq!(answer([19, one, 256, 0, 0]), Err(TaggedError::Reserved));

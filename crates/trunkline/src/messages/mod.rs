@@ -27,7 +27,10 @@
 //! - Up to 8 KiB they go with the message, and a send is done when it comes back.
 //! - Longer ones are copied once, by the rank that can map the other's memory: a [`Buffer`] of the kind of memory that the messages were
 //!   started with ([`Host`], a GPU's, the [`Device`] in a memory file) can be mapped by all ranks near. That kind may also be all private memory
-//!   ([`AnyMemory::open`] with `private`): the rank that receives reads it, attached by XPMEM where that works, and else by system calls. Handles are
+//!   ([`AnyMemory::open`] with `private`), also that of [`Buffer::private`]: it is attached by XPMEM where that works, and else reached by system calls.
+//!   Where both buffers can be reached either rank could copy. Whether the one that receives does ([`Method::Pull`]), or both at the same time, one message each
+//!   ([`Method::Turns`]), or both by way of a stage ([`Method::Stage`], only of private memory) is learned from the messages, for each rank and size; or said,
+//!   by `TRUNKLINE_NODE_COPY` (`auto`, `pull`, `turns`, `stage`) or [`Messages::choose`]. Handles are
 //!   exported on first use, mapped once, kept as far as a budget goes, and given back when they are idle, when the memory is freed and its address
 //!   seen again, or on demand.
 //!   Who holds what is seen in [`Messages::listing`], and from outside with `trunkline top` and `trunkline info --pid`.
@@ -60,6 +63,7 @@ pub use trunkline_engine::tagged::Counts;
 use trunkline_engine::tagged::{Begun, Done, Endpoint, Failed, PeerId, RequestId};
 use trunkline_fabric::Host as _;
 pub use trunkline_mem::ipc::{AnyMemory, Device, Host, IpcMemory, NoMemory, Private};
+pub use trunkline_proto::tagged::{Choice, Method};
 use trunkline_proto::time::Instant;
 
 pub use buffer::Buffer;
@@ -156,6 +160,12 @@ impl<M: IpcMemory> Messages<M> {
     #[must_use]
     pub const fn counts(&self) -> Counts {
         self.endpoint.counts()
+    }
+
+    /// Who copies long messages that this rank sends from now on, of memory that the other rank reaches. At first it is what
+    /// `TRUNKLINE_NODE_COPY` says, and without that learned.
+    pub const fn choose(&mut self, choice: Choice) {
+        self.endpoint.choose(choice);
     }
 
     /// What is kept of exported memory from now on: so many allocations, and bytes of them. What is more is given back as soon as no message uses it;
@@ -315,6 +325,11 @@ impl<M: IpcMemory> Messages<M> {
     #[inline]
     fn isend_tagged(&mut self, to: usize, tag: u64, buffer: &Buffer) -> Result<Request, MessageError> {
         let peer = self.peer(to)?;
+        if buffer.len() > EAGER_MAX {
+            // Its time may be taken, and this rank may have done something else for long.
+            self.rounds.now = self.now();
+            self.endpoint.at(self.rounds.now);
+        }
         loop {
             match self.endpoint.send(peer, tag, buffer.inner()) {
                 Ok(Begun::Done) => return Ok(Request(None)),

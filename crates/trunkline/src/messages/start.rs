@@ -63,7 +63,7 @@ pub(super) fn start<M: IpcMemory>(world: &World, memory: M) -> Result<Messages<M
     let cards = gather(world, &card(process, &listener.address()))?;
     let cards: Vec<_> = cards.chunks(CARD).map(read).collect();
     let mut one = Messages {
-        endpoint: Endpoint::new(memory, Config { sharing, inbox }, now),
+        endpoint: Endpoint::new(memory, Config { sharing, inbox, copy: params.node_copy }, now),
         host: UnixHostClock(host),
         rank,
         peers: vec![None; size],

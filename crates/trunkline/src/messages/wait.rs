@@ -49,6 +49,9 @@ impl<M: IpcMemory> Messages<M> {
         if self.rounds.calls.is_multiple_of(CALLS_PER_CLOCK) {
             self.rounds.now = self.now();
             self.hear_of_deaths();
+        } else if self.endpoint.is_timing() {
+            // Of a long message, which takes longer than a look at the clock.
+            self.rounds.now = self.now();
         }
         let moved = self.endpoint.progress(self.rounds.now);
         moved | self.serve()

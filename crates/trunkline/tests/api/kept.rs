@@ -6,7 +6,7 @@ use std::mem::ManuallyDrop;
 
 use libloading::os::unix::Library;
 use trunkline::World;
-use trunkline::messages::{AnyMemory, Buffer, Counts, Messages, Place};
+use trunkline::messages::{AnyMemory, Buffer, Choice, Counts, Messages, Method, Place};
 
 use crate::gpus::over_stub;
 
@@ -98,6 +98,7 @@ fn counted(from: Reach, into: Reach) -> [[u64; 4]; 2] {
 fn every_sort(kind: &str, name: &str) {
     over_stub(kind, &[], name, |world: World| {
         let mut messages = Messages::start(&world, AnyMemory::open(kind, 0).unwrap()).unwrap();
+        messages.choose(Choice::Fixed(Method::Pull));
         let sorts = sorts(kind);
         let buffers: Vec<Buffer> = sorts.iter().map(|(sort, _)| make(messages.memory(), sort)).collect();
         let mut seed = 0;

@@ -4,7 +4,10 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal};
 use trunkline::World;
-use trunkline::messages::{Any, Bits, Buffer, Device, IpcMemory, MessageError, Messages, shared_device};
+use trunkline::messages::{
+    Any, AnyMemory, Bits, Buffer, Choice, Counts, Device, IpcMemory, MessageError, Messages, Method,
+    shared_device,
+};
 use trunkline_mem::ipc::At;
 
 use crate::ranks::{DIES, run_over, run_over_ends};
@@ -73,6 +76,77 @@ fn every_rank_sends_to_every_other_from_any_memory() {
             world.finish().unwrap();
         },
     );
+}
+
+/// Streams messages of two buffers and of all lengths from rank 0 to rank 1; returns what this rank has counted since: copied as
+/// the receiver, as the sender, and staged.
+fn stream<M: IpcMemory>(messages: &mut Messages<M>, buffers: &[Buffer; 4]) -> [u64; 3] {
+    let since = |now: Counts, then: Counts| {
+        [now.by_receiver - then.by_receiver, now.by_sender - then.by_sender, now.staged - then.staged]
+    };
+    let before = messages.counts();
+    for len in [1, 8192, 8193, 20_000, 100_000, 1 << 20] {
+        let all = pattern(len, len);
+        for round in 0..200_usize {
+            let part = buffers[round % 4].part(round % 8, len).unwrap();
+            let bytes = &all[..part.len()];
+            if messages.rank() == 0 {
+                messages.write(&part, 0, bytes).unwrap();
+                let request = messages.isend(1, round as u64, &part).unwrap();
+                messages.wait(request).unwrap();
+            } else {
+                let request = messages.irecv(0, round as u64, &part).unwrap();
+                assert_eq!(messages.wait(request).unwrap().len, part.len() as u64);
+                let mut got = vec![0; part.len()];
+                messages.read(&part, 0, &mut got).unwrap();
+                assert!(got == bytes, "{len} bytes, round {round}");
+                messages.write(&part, 0, &vec![0xa5; part.len()]).unwrap();
+            }
+        }
+    }
+    messages.barrier().unwrap();
+    assert_eq!(messages.counts().fallbacks, before.fallbacks);
+    since(messages.counts(), before)
+}
+
+#[test]
+fn private_memory_comes_whole_whoever_copies_it() {
+    run_over(&SHM, "messages::private_memory_comes_whole_whoever_copies_it", 2, |world| {
+        let mut messages = Messages::start(&world, AnyMemory::open("private", 0).unwrap()).unwrap();
+        let buffers: [Buffer; 4] = std::array::from_fn(|_| Buffer::private((1 << 20) + 64));
+        let first = world.rank() == 0;
+        // Of six lengths two go at once.
+        let methods = [
+            (Method::Pull, [0, 0, 0], [800, 0, 0]),
+            (Method::Turns, [0, 400, 0], [400, 0, 0]),
+            (Method::Stage, [0, 0, 800], [0, 0, 0]),
+        ];
+        for (method, sender, receiver) in methods {
+            messages.choose(Choice::Fixed(method));
+            let counted = stream(&mut messages, &buffers);
+            assert_eq!(counted, if first { sender } else { receiver }, "{method:?}");
+        }
+        messages.choose(Choice::Learned);
+        stream(&mut messages, &buffers);
+        messages.finish().unwrap();
+        world.finish().unwrap();
+    });
+}
+
+#[test]
+fn mapped_memory_comes_whole_whoever_copies_it() {
+    run_over(&SHM, "messages::mapped_memory_comes_whole_whoever_copies_it", 2, |world| {
+        let mut messages = start(&world);
+        let buffers: [Buffer; 4] = std::array::from_fn(|_| own(&messages, (1 << 20) + 64));
+        for choice in [Choice::Learned, Choice::Fixed(Method::Turns), Choice::Fixed(Method::Stage)] {
+            messages.choose(choice);
+            let counted = stream(&mut messages, &buffers);
+            let by_turns = choice == Choice::Fixed(Method::Turns);
+            assert!(!by_turns || counted == if world.rank() == 0 { [0, 400, 0] } else { [400, 0, 0] });
+        }
+        messages.finish().unwrap();
+        world.finish().unwrap();
+    });
 }
 
 #[test]

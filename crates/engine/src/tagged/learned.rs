@@ -1,0 +1,189 @@
+//! What this process has learned about long messages to a peer: who copies them the fastest. Asked by `send` when a message goes, and told when
+//! it has ended; made with the first long message to a peer, and nothing is allocated after that.
+
+use std::collections::VecDeque;
+
+use trunkline_fabric::OobStream;
+use trunkline_mem::ipc::IpcMemory;
+use trunkline_proto::chooser::{CLASSES, Chooser, TRIALS, class};
+use trunkline_proto::mutant::Mutant;
+use trunkline_proto::slots::SlotId;
+use trunkline_proto::tagged::{Choice, Method, Reach, SETTLED, Way, allowed, way};
+use trunkline_proto::time::Instant;
+use trunkline_proto::wire::tagged::EAGER_MAX;
+
+use super::endpoint::Endpoint;
+use super::peer::PeerId;
+
+/// Of one peer.
+#[derive(Debug)]
+pub(super) struct Learned {
+    /// Of messages that go while none other does, where the end of each is waited for; and of those that go among others, where ranks that copy at
+    /// the same time are faster. What is the fastest for the ones is not for the others.
+    choosers: [Chooser<Method, 3>; 2],
+    /// Messages of each class that went by turns.
+    numbers: [u64; CLASSES],
+    /// Messages in a row that needed no new export.
+    settled: u32,
+    /// Those whose last piece is in the stage, and up to where the stage is to be consumed for them: they have not come before that.
+    staged: VecDeque<(SlotId, u64)>,
+}
+
+/// How a message goes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Plan {
+    pub(super) way: Way,
+    /// The method, what else was allowed, and whether others are under way; if it was learned.
+    pub(super) learned: Option<(Method, [bool; 3], usize)>,
+}
+
+/// How it ended, as far as its method goes.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Fate {
+    /// Its bytes are there.
+    Came,
+    /// It had to go on by another method.
+    FellBack,
+    /// That says nothing of the method.
+    Other,
+}
+
+impl Learned {
+    fn new(mutant: Mutant) -> Self {
+        let (choosers, staged) = ([(); 2].map(|()| Chooser::with(mutant)), VecDeque::with_capacity(TRIALS));
+        Self { choosers, numbers: [0; CLASSES], settled: 0, staged }
+    }
+
+    /// Operations whose times are taken.
+    pub(super) fn timed(&self) -> usize {
+        let [alone, among] = &self.choosers;
+        alone.timed() + among.timed()
+    }
+
+    /// A message has gone by turns.
+    pub(super) const fn turned(&mut self, class: usize) {
+        self.numbers[class] = self.numbers[class].wrapping_add(1);
+    }
+
+    /// A message has gone that needed a new export or announcement, or not.
+    pub(super) const fn needed(&mut self, new: bool) {
+        self.settled = if new { 0 } else { self.settled.saturating_add(1) };
+    }
+}
+
+impl<M: IpcMemory, S: OobStream> Endpoint<M, S> {
+    /// How a long message to a peer goes.
+    pub(super) fn plan(&mut self, to: PeerId, len: u64, source: Reach) -> Plan {
+        let len = len.max(u64::from(EAGER_MAX) + 1);
+        let Some(peer) = self.peers.get_mut(to.0 as usize).filter(|_| source == Reach::Mapped) else {
+            return Plan { way: way(len, Reach::Private, Method::Pull, 0), learned: None };
+        };
+        let mutant = self.mutant;
+        let learned = peer.learned.get_or_insert_with(|| Box::new(Learned::new(mutant)));
+        let number = learned.numbers[class(len)];
+        match self.choice {
+            Choice::Fixed(method) => Plan { way: way(len, source, method, number), learned: None },
+            Choice::Learned => {
+                let at_once = mutant.is("tagged-takes-turns-at-once");
+                let settled = if at_once { SETTLED } else { learned.settled };
+                let allowed = allowed(self.maps, settled);
+                let among = usize::from(learned.timed() > 0);
+                let method = learned.choosers[among].method(len, allowed);
+                Plan { way: way(len, source, method, number), learned: Some((method, allowed, among)) }
+            }
+        }
+    }
+
+    /// A message has gone as it was planned.
+    pub(super) fn gone(&mut self, to: PeerId, (request, len): (SlotId, u64), plan: Plan, new: bool) {
+        let Some(learned) = self.peers.get_mut(to.0 as usize).and_then(|peer| peer.learned.as_mut()) else {
+            return;
+        };
+        let by_turns = match (plan.learned, self.choice) {
+            (Some((method, ..)), _) | (None, Choice::Fixed(method)) => method == Method::Turns,
+            (None, Choice::Learned) => false,
+        };
+        if by_turns {
+            learned.turned(class(len));
+        }
+        if let Way::Refer { .. } = plan.way {
+            learned.needed(new);
+        }
+        if let Some((method, allowed, among)) = plan.learned {
+            let timed = learned.choosers[among].begun(request.to_bits(), len, method, allowed, self.now);
+            self.timed += usize::from(timed);
+        }
+    }
+
+    /// A message to a peer has ended.
+    pub(super) fn learn(&mut self, to: PeerId, request: SlotId, fate: Fate) {
+        if self.timed == 0 {
+            return;
+        }
+        let Some(learned) = self.peers.get_mut(to.0 as usize).and_then(|peer| peer.learned.as_mut()) else {
+            return;
+        };
+        let (flight, now) = (request.to_bits(), self.now);
+        let was_timed = learned.choosers.iter_mut().any(|chooser| match fate {
+            Fate::Came => chooser.completed(flight, now),
+            Fate::FellBack => chooser.failed(flight, now),
+            Fate::Other => chooser.forget(flight),
+        });
+        self.timed -= usize::from(was_timed);
+    }
+
+    /// All of a message is in the stage, up to that position.
+    pub(super) fn learn_of_stage(&mut self, to: PeerId, request: SlotId, position: u64) {
+        let learned = self.peers.get_mut(to.0 as usize).and_then(|peer| peer.learned.as_mut());
+        let Some(learned) = learned.filter(|learned| learned.timed() > 0) else { return };
+        if learned.staged.len() < TRIALS {
+            learned.staged.push_back((request, position));
+        } else {
+            self.learn(to, request, Fate::Other);
+        }
+    }
+
+    /// Looks at what has come of the messages whose last piece is in a stage.
+    pub(super) fn look_at_stages(&mut self) {
+        for number in 0..self.peers.len() {
+            let to = PeerId(number as u32);
+            while let Some(peer) = self.peers.get_mut(number) {
+                let (Some(learned), Some(outbox)) = (&mut peer.learned, &mut peer.outbox) else { break };
+                let Some((request, position)) = learned.staged.front().copied() else { break };
+                match outbox.is_consumed(position) {
+                    Ok(true) => _ = learned.staged.pop_front(),
+                    Ok(false) => break,
+                    Err(_) => {
+                        self.broken(to);
+                        break;
+                    }
+                }
+                self.learn(to, request, Fate::Came);
+            }
+        }
+    }
+
+    /// A peer is gone, and what was learned of it.
+    pub(super) fn unlearn(&mut self, to: PeerId) {
+        let learned = self.peers.get_mut(to.0 as usize).and_then(|peer| peer.learned.take());
+        self.timed -= learned.map_or(0, |learned| learned.timed());
+    }
+
+    /// Who copies long messages from now on.
+    pub const fn choose(&mut self, choice: Choice) {
+        self.choice = choice;
+    }
+
+    /// Whether times of messages are taken, so that calls of [`Endpoint::progress`] should know what time it is.
+    #[inline]
+    #[must_use]
+    pub const fn is_timing(&self) -> bool {
+        self.timed > 0
+    }
+
+    /// What time it is, for whoever made no progress for a while and is about to send.
+    #[inline]
+    pub const fn at(&mut self, now: Instant) {
+        self.now = now;
+    }
+}
