@@ -351,6 +351,7 @@ fn messages_of_who_shows_what_it_shares_allocate_nothing() {
     use trunkline_mem::ipc::Device;
     use trunkline_mem::{Page, PageView};
     use trunkline_proto::id::ProcessId;
+    use trunkline_proto::tagged::Choice;
     use trunkline_proto::time::{Duration, Instant};
     use trunkline_proto::wire::status::node::{BYTES, Owner};
     use trunkline_proto::wire::tagged::Inbox;
