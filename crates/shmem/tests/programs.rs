@@ -454,6 +454,36 @@ fn one_pe_ends_all() {
     }
 }
 
+/// What runs when a process ends, a handler or a destructor, waits for nobody, and the status is the one that was asked for.
+#[test]
+fn one_pe_ends_all_that_leave_by_handlers() {
+    let program = Program::new("leave.c", &[]);
+    for way in [(SHARED.0, 3), TCP_3] {
+        for status in ["0", "5"] {
+            for (pe, output) in program.run(way, &[status, "atexit"]).iter().enumerate() {
+                let output = output.as_ref().unwrap_or_else(|| panic!("{way:?}: PE {pe} goes on"));
+                let code = output.status.code().map(|code| code.to_string());
+                assert_eq!(code.as_deref(), Some(status), "{way:?}: PE {pe}: {output:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn an_error_ends_programs_that_leave_by_handlers() {
+    let program = Program::new("legacy.c", &[]);
+    for way in [SHARED, SHM] {
+        for (pe, output) in program.run(way, &["pe"]).iter().enumerate() {
+            let output = output.as_ref().unwrap_or_else(|| panic!("{way:?}: PE {pe} goes on"));
+            assert_eq!(output.status.code(), Some(1), "{way:?}: PE {pe}: {output:?}");
+            let said = String::from_utf8_lossy(&output.stderr);
+            assert_eq!(said.lines().count(), 1, "{way:?}: PE {pe}: {said}");
+            let line = if pe == 0 { "shmem_int_inc: there is no PE 2" } else { "shmem_barrier_all: PE 0" };
+            assert!(said.contains(line), "{way:?}: PE {pe}: {said}");
+        }
+    }
+}
+
 /// Those who are told first are gone before the last is reached.
 #[test]
 fn one_pe_ends_all_before_anybody_was_reached() {

@@ -8,7 +8,7 @@ use crate::error::{Error, Result};
 use crate::pe::Pe;
 use crate::rma::inside;
 use crate::team::WORLD;
-use crate::world::with;
+use crate::world::{gives, with};
 
 /// Writes a handle to where C wants it.
 pub(super) fn store(at: *mut usize, handle: usize) -> Result<()> {
@@ -48,7 +48,7 @@ export!("team_create_ctx" => fn(team: usize, options: c_long, into: *mut usize) 
 
 export!("ctx_destroy" => fn(ctx: usize) {
     if ctx != 0 {
-        with("shmem_ctx_destroy", |world| {
+        gives("shmem_ctx_destroy", |world| {
             world.quiet(&world.on(ctx)?)?;
             world.ctxs.destroy(ctx)
         });

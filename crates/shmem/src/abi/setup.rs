@@ -61,7 +61,9 @@ export!("finalize" => fn() {
 });
 
 export!("global_exit" => fn(status: c_int) {
-    if let Ok(world) = world::running() {
+    let world = world::running();
+    world::begin_end(status);
+    if let Ok(world) = world {
         world.exit_all(status);
     }
     std::process::exit(status)

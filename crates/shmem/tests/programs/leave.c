@@ -1,16 +1,23 @@
-/* One PE ends the program for all, with the status of the argument, while the others compute or wait; with a second argument before any
-   has said anything to another. */
+/* One PE ends the program for all, with the status of the argument, while the others compute or wait; with "at once" before any has said
+   anything to another, with "atexit" where the program leaves by a handler, and with "stopped" while PE 0 does nothing at all. */
 #include "check.h"
+#include <signal.h>
 
 static long word;
 
+static void leave(void) { shmem_finalize(); }
+
 int main(int argc, char **argv) {
+    const char *how = argc > 2 ? argv[2] : "";
+    int at_once = strcmp(how, "at once") == 0;
     shmem_init();
+    if (strcmp(how, "atexit") == 0) atexit(leave);
     int me = shmem_my_pe(), n = shmem_n_pes();
     printf("here\n");
-    if (argc < 3) shmem_barrier_all();
+    if (!at_once) shmem_barrier_all();
+    if (me == 0 && strcmp(how, "stopped") == 0) raise(SIGSTOP);
     if (me == n - 1) shmem_global_exit(argc > 1 ? atoi(argv[1]) : 3);
-    if (argc > 2) shmem_barrier_all();
+    if (at_once) shmem_barrier_all();
     if (me == 0)
         for (volatile long at = 0;; at++) {
         }
