@@ -484,6 +484,27 @@ fn an_error_ends_programs_that_leave_by_handlers() {
     }
 }
 
+/// Who ends all does end, though PE 0 hears nothing: it computes where nobody serves for it, or is stopped.
+#[test]
+fn one_pe_ends_though_another_does_not_hear() {
+    let program = Program::new("leave.c", &[]);
+    for (way, how) in [(SELF, "computes"), (TCP_3, "stopped")] {
+        let children = program.start(way, &["5", how], |_| "32M");
+        let began = Instant::now();
+        for (pe, mut child) in children.into_iter().enumerate().rev() {
+            let mut ended = None;
+            while pe > 0 && ended.is_none() && began.elapsed() < LIMIT {
+                std::thread::sleep(Duration::from_millis(2));
+                ended = child.try_wait().unwrap();
+            }
+            child.kill().unwrap();
+            child.wait().unwrap();
+            let code = ended.and_then(|status| status.code());
+            assert_eq!(code, (pe > 0).then_some(5), "{way:?}, {how}: PE {pe}");
+        }
+    }
+}
+
 /// Those who are told first are gone before the last is reached.
 #[test]
 fn one_pe_ends_all_before_anybody_was_reached() {
