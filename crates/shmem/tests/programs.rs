@@ -307,6 +307,8 @@ fn misuse_ends_with_a_line_that_says_what_is_wrong() {
         ("signal", "SHMEM_SIGNAL_SET or SHMEM_SIGNAL_ADD"),
         ("root", "there is no PE 2"),
         ("set", "no such active set"),
+        ("alltoalls by 0", "shmem_long_alltoalls: dst and sst are 1 or more"),
+        ("alltoalls by -1", "shmem_alltoalls64: dst and sst are 1 or more"),
         ("clear", "shmem_clear_lock: this PE does not hold the lock"),
         ("cleared", "shmem_clear_lock: this PE does not hold the lock"),
         ("another's", "shmem_clear_lock: this PE does not hold the lock"),

@@ -6,7 +6,7 @@ use std::ffi::{c_int, c_void};
 use crate::abi::table::{all_types, integers};
 use crate::abi::{bytes, export};
 use crate::collect::Blocks;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::group::Group;
 use crate::pe::Pe;
 use crate::place::Place;
@@ -34,6 +34,14 @@ fn broadcast(
 ) -> Result<()> {
     let places = (place(world, dest.addr(), len)?, place(world, source.addr(), len)?);
     world.broadcast(group, places, len, (root.0.into(), root.1))
+}
+
+/// Elements with strides between them, which go on: blocks that lie on each other have no order.
+fn apart(element: usize, count: usize, (dst, sst): (isize, isize)) -> Result<Blocks> {
+    if count > 0 && (dst < 1 || sst < 1) && !crate::planted("shmem-strides-go-back") {
+        return Err(Error::Argument("dst and sst are 1 or more"));
+    }
+    Ok(Blocks { element, count, to: dst.unsigned_abs(), from: sst.unsigned_abs() })
 }
 
 fn alltoall(world: &Pe, group: &Group, (dest, source): Between, how: Blocks) -> Result<()> {
@@ -109,7 +117,7 @@ macro_rules! moved {
             count: usize,
         ) -> c_int {
             with(concat!("shmem_", $type, $line, "alltoalls", $size), |world| {
-                let how = Blocks { element: $element, count, to: dst.unsigned_abs(), from: sst.unsigned_abs() };
+                let how = apart($element, count, (dst, sst))?;
                 alltoall(world, &team(world, of)?, (dest, source), how)
             });
             0
@@ -192,7 +200,7 @@ macro_rules! of_set {
         ) {
             with(concat!("shmem_alltoalls", $bits), |world| {
                 let set = world.set((start, log_stride, size), words.addr())?;
-                let how = Blocks { element: $element, count, to: dst.unsigned_abs(), from: sst.unsigned_abs() };
+                let how = apart($element, count, (dst, sst))?;
                 alltoall(world, &set, (dest, source), how)
             });
         });

@@ -43,6 +43,11 @@ int main(int argc, char **argv) {
     if (strcmp(how, "compare") == 0) shmem_wait_until(&word, 9, 0L);
     if (strcmp(how, "signal") == 0) shmem_putmem_signal(&word, &local, 8, (uint64_t *)&word, 1, 7, 0);
     if (strcmp(how, "root") == 0) shmem_broadcastmem(SHMEM_TEAM_WORLD, &word, &word, 8, shmem_n_pes());
+    if (strcmp(how, "alltoalls by 0") == 0) shmem_long_alltoalls(SHMEM_TEAM_WORLD, shmem_malloc(64), &(long[4]){0}[0], 0, 1, 2);
+    if (strcmp(how, "alltoalls by -1") == 0) {
+        static long words[SHMEM_ALLTOALLS_SYNC_SIZE];
+        shmem_alltoalls64(shmem_malloc(64), &(long[4]){0}[2], 1, -1, 2, 0, 0, shmem_n_pes(), words);
+    }
     if (strcmp(how, "set") == 0) shmem_barrier(0, 0, shmem_n_pes() + 1, &word);
     static long lock;
     if (strcmp(how, "clear") == 0) shmem_clear_lock(&lock);
