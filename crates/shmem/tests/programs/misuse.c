@@ -67,6 +67,21 @@ int main(int argc, char **argv) {
         shmem_set_lock(&lock);
     }
     if (strcmp(how, "tested") == 0 && me == 0 && shmem_test_lock(&lock) == 0) shmem_set_lock(&lock);
+    static long wrong = -1, half = 0x500000000;
+    if (strcmp(how, "set before") == 0) shmem_set_lock(&wrong);
+    if (strcmp(how, "set to this PE") == 0 && me == 1) {
+        static long own = 2;
+        shmem_set_lock(&own);
+    }
+    if (strcmp(how, "tested before") == 0) {
+        while (shmem_test_lock(&wrong)) {
+        }
+    }
+    if (strcmp(how, "half set") == 0) {
+        while (shmem_test_lock(&half)) {
+        }
+        shmem_clear_lock(&half);
+    }
     if (strcmp(how, "from null") == 0) shmem_putmem(&word, none, 8, 1);
     if (strcmp(how, "strided from null") == 0) shmem_long_iput(&word, none, 1, 1, 1, 1);
     if (strcmp(how, "into null") == 0) shmem_getmem(none, &word, 8, 1);
