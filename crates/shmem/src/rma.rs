@@ -129,10 +129,10 @@ impl Pe {
 
     /// Waits until all that a lane has begun is complete, and can be seen.
     #[inline]
-    pub(crate) fn quiet(&self, on: &On) -> Result<()> {
+    pub(crate) fn quiet(&self, lane: usize) -> Result<()> {
         fence(Ordering::SeqCst);
         match &self.far {
-            Some(far) => far.quiet(on.lane),
+            Some(far) => far.quiet(lane),
             None => Ok(()),
         }
     }

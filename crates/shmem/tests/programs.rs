@@ -301,6 +301,7 @@ fn misuse_ends_with_a_line_that_says_what_is_wrong() {
         ("unaligned", "shmem_long_atomic_inc: the word at"),
         ("team", "no such team"),
         ("context", "no such context"),
+        ("context of a team before", "shmem_ctx_long_p: no such team of the context"),
         ("twice", "freed before"),
         ("sizes", "bytes of this allocation"),
         ("compare", "cmp is one of"),

@@ -98,7 +98,10 @@ export!("team_destroy" => fn(team: usize) {
     if team != 0 {
         gives("shmem_team_destroy", |world| {
             world.complete()?;
-            world.teams.destroy(team)
+            let slot = world.teams.named(team)?.slot;
+            world.teams.destroy(team)?;
+            world.ctxs.lose_team(slot);
+            Ok(())
         });
     }
 });

@@ -34,6 +34,15 @@ int main(int argc, char **argv) {
         shmem_ctx_destroy(ctx);
         shmem_ctx_quiet(ctx);
     }
+    if (strcmp(how, "context of a team before") == 0) {
+        shmem_ctx_t ctx;
+        shmem_team_t team, next;
+        shmem_team_split_strided(SHMEM_TEAM_WORLD, 0, 1, shmem_n_pes(), NULL, 0, &team);
+        shmem_team_create_ctx(team, 0, &ctx);
+        shmem_team_destroy(team);
+        shmem_team_split_strided(SHMEM_TEAM_WORLD, shmem_n_pes() - 1, -1, shmem_n_pes(), NULL, 0, &next);
+        shmem_ctx_long_p(ctx, &word, 1, 0);
+    }
     if (strcmp(how, "twice") == 0) {
         char *at = shmem_malloc(64);
         shmem_free(at);
@@ -73,6 +82,7 @@ int main(int argc, char **argv) {
         static long own = 2;
         shmem_set_lock(&own);
     }
+    if (strcmp(how, "set to this PE") == 0) shmem_barrier_all();
     if (strcmp(how, "tested before") == 0) {
         while (shmem_test_lock(&wrong)) {
         }
