@@ -49,6 +49,21 @@ int main(int argc, char **argv) {
         shmem_free(at);
     }
     if (strcmp(how, "sizes") == 0) shmem_malloc(64 + (size_t)me);
+    if (strcmp(how, "malloc and align") == 0) me == 0 ? shmem_malloc(4096) : shmem_align(4096, 4096);
+    if (strcmp(how, "malloc and calloc") == 0) me == 0 ? shmem_malloc(64) : shmem_calloc(8, 8);
+    if (strcmp(how, "realloc of another") == 0) {
+        void *two[2] = {shmem_malloc(64), shmem_malloc(64)};
+        shmem_realloc(two[me != 0], 128);
+    }
+    if (strcmp(how, "free of another") == 0) {
+        void *two[2] = {shmem_malloc(64), shmem_malloc(64)};
+        shmem_free(two[me != 0]);
+    }
+    if (strcmp(how, "free against malloc") == 0) {
+        void *one = shmem_malloc(64);
+        if (me == 0) shmem_free(one);
+        else shmem_malloc(64);
+    }
     if (strcmp(how, "compare") == 0) shmem_wait_until(&word, 9, 0L);
     if (strcmp(how, "signal") == 0) shmem_putmem_signal(&word, &local, 8, (uint64_t *)&word, 1, 7, 0);
     if (strcmp(how, "root") == 0) shmem_broadcastmem(SHMEM_TEAM_WORLD, &word, &word, 8, shmem_n_pes());
