@@ -4,7 +4,7 @@
 use std::ffi::{c_int, c_void};
 
 use crate::abi::table::{all_types, integers};
-use crate::abi::{bytes, export};
+use crate::abi::{bytes, elements, export};
 use crate::collect::Blocks;
 use crate::error::{Error, Result};
 use crate::group::Group;
@@ -45,7 +45,10 @@ fn apart(element: usize, count: usize, (dst, sst): (isize, isize)) -> Result<Blo
 }
 
 fn alltoall(world: &Pe, group: &Group, (dest, source): Between, how: Blocks) -> Result<()> {
-    let len = if how.count == 0 { 0 } else { how.count * how.to * how.element * group.team().size };
+    let all =
+        |stride: usize| elements(elements(elements(how.count, stride)?, how.element)?, group.team().size);
+    let len = all(how.to)?;
+    all(how.from)?;
     // The last element has no gap behind it.
     let len = len.saturating_sub((how.to - usize::from(how.to > 0)) * how.element);
     let to = place(world, dest.addr(), len)?;
@@ -70,7 +73,7 @@ macro_rules! moved {
             root: c_int,
         ) -> c_int {
             with(concat!("shmem_", $type, $line, "broadcast", $size), |world| {
-                broadcast(world, &team(world, of)?, (dest, source), count * $element, (root, true))
+                broadcast(world, &team(world, of)?, (dest, source), elements(count, $element)?, (root, true))
             });
             0
         });
@@ -81,7 +84,7 @@ macro_rules! moved {
             count: usize,
         ) -> c_int {
             with(concat!("shmem_", $type, $line, "collect", $size), |world| {
-                world.collect(&team(world, of)?, dest.addr(), &bytes(source, count * $element)?)
+                world.collect(&team(world, of)?, dest.addr(), &bytes(source, elements(count, $element)?)?)
             });
             0
         });
@@ -92,7 +95,7 @@ macro_rules! moved {
             count: usize,
         ) -> c_int {
             with(concat!("shmem_", $type, $line, "fcollect", $size), |world| {
-                world.fcollect(&team(world, of)?, dest.addr(), &bytes(source, count * $element)?)
+                world.fcollect(&team(world, of)?, dest.addr(), &bytes(source, elements(count, $element)?)?)
             });
             0
         });
@@ -142,7 +145,7 @@ macro_rules! of_set {
         ) {
             with(concat!("shmem_broadcast", $bits), |world| {
                 let set = world.set((start, log_stride, size), words.addr())?;
-                broadcast(world, &set, (dest, source), count * $element, (root, false))
+                broadcast(world, &set, (dest, source), elements(count, $element)?, (root, false))
             });
         });
         export!("collect", $bits => fn(
@@ -156,7 +159,7 @@ macro_rules! of_set {
         ) {
             with(concat!("shmem_collect", $bits), |world| {
                 let set = world.set((start, log_stride, size), words.addr())?;
-                world.collect(&set, dest.addr(), &bytes(source, count * $element)?)
+                world.collect(&set, dest.addr(), &bytes(source, elements(count, $element)?)?)
             });
         });
         export!("fcollect", $bits => fn(
@@ -170,7 +173,7 @@ macro_rules! of_set {
         ) {
             with(concat!("shmem_fcollect", $bits), |world| {
                 let set = world.set((start, log_stride, size), words.addr())?;
-                world.fcollect(&set, dest.addr(), &bytes(source, count * $element)?)
+                world.fcollect(&set, dest.addr(), &bytes(source, elements(count, $element)?)?)
             });
         });
         export!("alltoall", $bits => fn(
@@ -219,6 +222,7 @@ macro_rules! reduced {
         ) -> c_int {
             with(concat!("shmem_", $name, "_", $verb, "_reduce"), |world| {
                 let (group, between) = (team(world, of)?, (dest.expose_provenance(), source.expose_provenance()));
+                elements(count, size_of::<$of>())?;
                 world.reduce(&group, between, (count, size_of::<$of>()), fold::<$of, $op> as Combine)
             });
             0

@@ -4,7 +4,7 @@
 use std::ffi::{c_int, c_void};
 
 use crate::abi::table::{all_types, scalars, sizes};
-use crate::abi::{bytes, export};
+use crate::abi::{bytes, export, long};
 use crate::collect::memory;
 use crate::ctx::DEFAULT;
 use crate::quick;
@@ -117,7 +117,7 @@ macro_rules! moves {
     (@ $type:literal, $size:literal, $element:expr, $do:ident, $verb:literal, $nbi:literal, $when:ident) => {
         export!($type, $verb, $size, $nbi => fn(dest: *mut c_void, source: *const c_void, count: usize, pe: c_int) {
             let call = concat!("shmem_", $type, $verb, $size, $nbi);
-            $do(call, DEFAULT, dest, source, count * $element, (pe, When::$when));
+            $do(call, DEFAULT, dest, source, long(count, $element), (pe, When::$when));
         });
         export!("ctx_", $type, $verb, $size, $nbi => fn(
             ctx: usize,
@@ -127,7 +127,7 @@ macro_rules! moves {
             pe: c_int,
         ) {
             let call = concat!("shmem_ctx_", $type, $verb, $size, $nbi);
-            $do(call, ctx, dest, source, count * $element, (pe, When::$when));
+            $do(call, ctx, dest, source, long(count, $element), (pe, When::$when));
         });
     };
 }

@@ -72,6 +72,16 @@ int main(int argc, char **argv) {
         static long words[SHMEM_ALLTOALLS_SYNC_SIZE];
         shmem_alltoalls64(shmem_malloc(64), &(long[4]){0}[2], 1, -1, 2, 0, 0, shmem_n_pes(), words);
     }
+    const size_t many = ((size_t)1 << 61) + 1;
+    if (strcmp(how, "too many") == 0) shmem_long_put(&word, &local, many, 0);
+    if (strcmp(how, "too many got") == 0) shmem_get128(&local, &word, many, 0);
+    if (strcmp(how, "too many signalled") == 0) shmem_long_put_signal(&word, &local, many, (uint64_t *)&word, 1, SHMEM_SIGNAL_SET, 0);
+    if (strcmp(how, "too many collected") == 0) shmem_long_collect(SHMEM_TEAM_WORLD, &word, &word, many);
+    if (strcmp(how, "too much collected") == 0) shmem_long_collect(SHMEM_TEAM_WORLD, &word, &word, (size_t)1 << 60);
+    if (strcmp(how, "too many fcollected") == 0) shmem_char_fcollect(SHMEM_TEAM_WORLD, (char *)&word, (char *)&word, (size_t)-1 / 2 + 1);
+    if (strcmp(how, "too many exchanged") == 0) shmem_long_alltoalls(SHMEM_TEAM_WORLD, &word, &word, 1, (ptrdiff_t)1 << 60, 1);
+    if (strcmp(how, "too many broadcast") == 0) shmem_long_broadcast(SHMEM_TEAM_WORLD, &word, &word, many, 0);
+    if (strcmp(how, "too many reduced") == 0) shmem_long_sum_reduce(SHMEM_TEAM_WORLD, &word, &word, many);
     if (strcmp(how, "set") == 0) shmem_barrier(0, 0, shmem_n_pes() + 1, &word);
     static long lock;
     if (strcmp(how, "clear") == 0) shmem_clear_lock(&lock);
