@@ -315,6 +315,8 @@ fn misuse_ends_with_a_line_that_says_what_is_wrong() {
         ("too many", "shmem_long_put: 18446744073709551615 bytes at"),
         ("too many got", "shmem_get128: 18446744073709551615 bytes at"),
         ("too many signalled", "shmem_long_put_signal: 18446744073709551615 bytes at"),
+        ("too far apart", "shmem_long_iput: no memory has so many elements"),
+        ("apart below", "shmem_long_iget: 16 bytes at"),
         ("too many collected", "shmem_long_collect: no memory has so many elements"),
         ("too much collected", "shmem_long_collect: no memory has so many elements"),
         ("too many fcollected", "shmem_char_fcollect: 18446744073709551615 bytes at"),

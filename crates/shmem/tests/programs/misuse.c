@@ -76,6 +76,8 @@ int main(int argc, char **argv) {
     if (strcmp(how, "too many") == 0) shmem_long_put(&word, &local, many, 0);
     if (strcmp(how, "too many got") == 0) shmem_get128(&local, &word, many, 0);
     if (strcmp(how, "too many signalled") == 0) shmem_long_put_signal(&word, &local, many, (uint64_t *)&word, 1, SHMEM_SIGNAL_SET, 0);
+    if (strcmp(how, "too far apart") == 0) shmem_long_iput(&word, &local, (ptrdiff_t)1 << 60, 1, 17, 0);
+    if (strcmp(how, "apart below") == 0) shmem_long_iget(&local, shmem_malloc(64), 1, -1, 2, 0);
     if (strcmp(how, "too many collected") == 0) shmem_long_collect(SHMEM_TEAM_WORLD, &word, &word, many);
     if (strcmp(how, "too much collected") == 0) shmem_long_collect(SHMEM_TEAM_WORLD, &word, &word, (size_t)1 << 60);
     if (strcmp(how, "too many fcollected") == 0) shmem_char_fcollect(SHMEM_TEAM_WORLD, (char *)&word, (char *)&word, (size_t)-1 / 2 + 1);
