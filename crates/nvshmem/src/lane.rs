@@ -254,7 +254,7 @@ fn update(op: SignalOp, word: Word, value: u64) -> Result<Update> {
 }
 
 fn read(from: &Memory, at: u64, out: &mut [u8]) -> Result<()> {
-    from.read(at, out).map_err(|_| CallError::Argument("bytes that are put are of a GPU and not registered"))
+    from.read(at, out).map_err(|_| CallError::Argument("bytes that are put cannot be read"))
 }
 
 /// The word of so many bytes at a place of a PE.

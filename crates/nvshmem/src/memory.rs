@@ -117,6 +117,17 @@ impl Memories {
         (self.stages.clone(), Local { heap: STAGES, offset: lane * STAGE, len: STAGE })
     }
 
+    /// Whether an address is of a GPU's own memory.
+    ///
+    /// # Errors
+    /// The driver cannot tell.
+    pub(crate) fn is_of_gpu(&self, addr: usize) -> Result<bool> {
+        if self.gpus.all().is_empty() {
+            return Ok(false);
+        }
+        Ok(matches!(self.gpus.look(addr)?.1.kind, PointerKind::Device { .. }))
+    }
+
     /// Registers `len` bytes that NVSHMEM calls `base`, and that are at `addr`; `name` makes a range of them.
     ///
     /// # Errors

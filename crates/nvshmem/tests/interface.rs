@@ -365,6 +365,13 @@ fn heaps_on_a_gpu_go_over_any_network_by_a_mapping() {
     }
 }
 
+/// What nobody registered is not taken for memory of the host.
+#[test]
+fn bytes_of_a_gpu_without_a_handle_are_refused() {
+    let said = passes(4, "nameless", &[(gpu!("soft:tcp"), 2)]);
+    assert!(said.contains("rma: bytes of a GPU that come without a handle are not moved"), "{said}");
+}
+
 /// Where NICs reach it: the heap is the NIC's, and words are changed by a mapping, or by copies where there is none.
 #[test]
 fn heaps_on_a_gpu_that_nics_reach_are_theirs() {

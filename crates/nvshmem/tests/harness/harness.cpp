@@ -705,6 +705,24 @@ static void misuse(world &w) {
     meet(nullptr);
 }
 
+// Memory of a GPU without a handle is refused, also where it would be copied; memory of the host is not.
+static void nameless(world &w) {
+    CHECK(w.on_gpu);
+    int next = (me + 1) % size;
+    for (size_t bytes : {8, 100000}) {
+        for (int op : {OP_PUT, OP_GET, OP_P, OP_G})
+            CHECK(w.rma(op, next, w.remote(next, 0), {w.heap + 64, 0, nullptr}, bytes, QP_HOST) == 1);
+        std::vector<char> own(bytes), back(bytes);
+        fill(own.data(), bytes, 9 + me);
+        CHECK(w.rma(OP_PUT, next, w.remote(next, 64), {own.data(), 0, nullptr}, bytes, QP_HOST) == 0);
+        CHECK(w.t->ops.quiet(w.t, next, QP_HOST) == 0);
+        CHECK(w.rma(OP_GET, next, w.remote(next, 64), {back.data(), 0, nullptr}, bytes, QP_HOST) == 0);
+        CHECK(w.t->ops.quiet(w.t, next, QP_HOST) == 0);
+        CHECK(own == back);
+    }
+    meet(nullptr);
+}
+
 // A PE goes in the middle of it: who waits for it is told within the time that silence may last.
 static void death(world &w) {
     int next = (me + 1) % size;
@@ -736,6 +754,7 @@ static int run(const char *path, const std::string &what) {
         if (what == "all" || what == "signals") signals(w);
         if (what == "all" || what == "growth") growth(w);
         if (what == "all" || what == "misuse") misuse(w);
+        if (what == "nameless") nameless(w);
         if (what == "death") death(w);
         finish(w);
         meet(nullptr);
