@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use trunkline_choose::Running;
-use trunkline_engine::rma::{Cells, HeapMemory, Local};
+use trunkline_engine::rma::{Cells, HeapMemory, Local, RmaError};
 use trunkline_mem::gpu::{Copies, Export, Gdr, Gpu, Gpus, Mapping, PointerKind};
 use trunkline_mem::{Kind, Memory};
 use trunkline_proto::limits::RMA_HEAPS_MAX;
@@ -156,7 +156,12 @@ impl Memories {
                 (memory.clone().into(), View::Touched(memory))
             }
         };
-        let number = job.add_heap(heap)?;
+        let number = job.add_heap(heap).map_err(|error| match error {
+            RmaError::Exhausted { limit, .. } if !crate::planted("nvshmem-names-no-way-out") => {
+                CallError::Full(limit - 1)
+            }
+            other => other.into(),
+        })?;
         // Wraps after four thousand million registrations of one process.
         let generation = self.uses.fetch_add(1, Ordering::Relaxed).wrapping_add(1).max(1);
         let told = job.told(number)?;

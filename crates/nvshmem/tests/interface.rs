@@ -257,6 +257,13 @@ fn memory_is_added_while_the_proxy_works_and_given_back() {
 }
 
 #[test]
+fn more_memory_than_there_are_numbers_is_refused_with_a_line() {
+    let said = passes(4, "many", &[(AUTO, 2), (TCP, 2)]);
+    let line = "get_mem_handle: 255 ranges of memory are registered, and there is room for no more";
+    assert!(said.contains(line) && said.contains("NVSHMEM_CUMEM_GRANULARITY"), "{said}");
+}
+
+#[test]
 fn misuse_is_refused_with_a_line() {
     let said = passes(4, "misuse", &[(AUTO, 2)]);
     for line in [

@@ -705,6 +705,35 @@ static void misuse(world &w) {
     meet(nullptr);
 }
 
+// Registers until it is refused: what is registered goes on, and after a release there is room again.
+static void many(world &w) {
+    int next = (me + 1) % size;
+    std::vector<std::array<uint64_t, 8>> buffers(300);
+    std::vector<mem_handle> made;
+    for (auto &buffer : buffers) {
+        mem_handle one;
+        if (w.t->ops.get_mem_handle(&one, buffer.data(), sizeof buffer, w.t, true))
+            break;
+        made.push_back(one);
+    }
+    CHECK(made.size() + w.own.size() == 255);
+    auto works = [&](size_t at) {
+        buffers[at][3] = at * 7 + me;
+        CHECK(w.rma(OP_PUT, next, w.remote(next, 64), {&buffers[at][3], 0, &made[at]}, 8, QP_HOST) == 0);
+        CHECK(w.t->ops.quiet(w.t, next, QP_HOST) == 0 && w.g(next, 64, 8, QP_HOST) == at * 7 + me);
+    };
+    works(0), works(made.size() - 1);
+    size_t middle = made.size() / 2;
+    CHECK(w.t->ops.release_mem_handle(&made[middle], w.t) == 0);
+    CHECK(w.t->ops.get_mem_handle(&made[middle], buffers[middle].data(), sizeof buffers[middle], w.t, true) == 0);
+    works(middle);
+    mem_handle more;
+    CHECK(w.t->ops.get_mem_handle(&more, buffers[299].data(), sizeof buffers[299], w.t, true) != 0);
+    for (mem_handle &one : made)
+        CHECK(w.t->ops.release_mem_handle(&one, w.t) == 0);
+    meet(nullptr);
+}
+
 // Memory of a GPU without a handle is refused, also where it would be copied; memory of the host is not.
 static void nameless(world &w) {
     CHECK(w.on_gpu);
@@ -754,6 +783,7 @@ static int run(const char *path, const std::string &what) {
         if (what == "all" || what == "signals") signals(w);
         if (what == "all" || what == "growth") growth(w);
         if (what == "all" || what == "misuse") misuse(w);
+        if (what == "many") many(w);
         if (what == "nameless") nameless(w);
         if (what == "death") death(w);
         finish(w);
