@@ -257,6 +257,11 @@ fn memory_is_added_while_the_proxy_works_and_given_back() {
 }
 
 #[test]
+fn a_quiet_brings_values_behind_those_of_a_pe_that_is_slow() {
+    passes(4, "stopped", &[(SHM, 3), (TCP, 3)]);
+}
+
+#[test]
 fn more_memory_than_there_are_numbers_is_refused_with_a_line() {
     let said = passes(4, "many", &[(AUTO, 2), (TCP, 2)]);
     let line = "get_mem_handle: 255 ranges of memory are registered, and there is room for no more";

@@ -705,6 +705,38 @@ static void misuse(world &w) {
     meet(nullptr);
 }
 
+// A quiet brings what was asked of its PE, however much another has not answered that was asked before.
+static void stopped(world &w) {
+    size_t word = CHUNK + 64;
+    fetched *slots = (fetched *)(w.view + 5 * CHUNK);
+    memset(slots, 0, 64 * sizeof *slots);
+    w.word(word) = 100 + me;
+    int mine = getpid();
+    std::vector<int> pids(size);
+    // Links are there before anybody stops.
+    for (int pe = 0; pe < size; pe++)
+        w.kernels->call([&] { CHECK(w.amo(AMO_FETCH, pe, word, 8, 0, 0, QP_DEFAULT, slots + 63, 1) == 0 && w.t->ops.quiet(w.t, pe, QP_ALL) == 0); });
+    gather(&mine, pids.data(), sizeof mine, &w.boot);
+    if (me == 0) {
+        kill(pids[1], SIGSTOP);
+        for (int i = 0; i < 40; i++)
+            w.kernels->call([&] { CHECK(w.amo(AMO_FETCH, 1, word, 8, 0, 0, QP_DEFAULT, slots + i, 7) == 0); });
+        w.kernels->call([&] {
+            for (int i = 40; i < 60; i++)
+                CHECK(w.amo(AMO_FETCH, 2, word, 8, 0, 0, QP_DEFAULT, slots + i, 7) == 0);
+            CHECK(w.t->ops.quiet(w.t, 2, QP_ALL) == 0);
+            for (int i = 40; i < 60; i++)
+                CHECK(slots[i].data == 102 && slots[i].flag == 7);
+            CHECK(slots[0].flag == 0);
+        });
+        kill(pids[1], SIGCONT);
+        w.kernels->call([&] { CHECK(w.t->ops.quiet(w.t, 1, QP_ALL) == 0); });
+        for (int i = 0; i < 40; i++)
+            CHECK(slots[i].data == 101 && slots[i].flag == 7);
+    }
+    meet(nullptr);
+}
+
 // Registers until it is refused: what is registered goes on, and after a release there is room again.
 static void many(world &w) {
     int next = (me + 1) % size;
@@ -783,6 +815,7 @@ static int run(const char *path, const std::string &what) {
         if (what == "all" || what == "signals") signals(w);
         if (what == "all" || what == "growth") growth(w);
         if (what == "all" || what == "misuse") misuse(w);
+        if (what == "stopped") stopped(w);
         if (what == "many") many(w);
         if (what == "nameless") nameless(w);
         if (what == "death") death(w);
