@@ -273,6 +273,17 @@ fn statics_are_symmetric_and_a_childs_own() {
 }
 
 #[test]
+fn threads_fork_at_once_and_children_have_their_own_statics() {
+    let program = Program::new("forks.c", &[]);
+    program.passes((SHARED.0, 1));
+    program.passes(SHARED);
+    let ended = program.run((SHARED.0, 1), &["without room"]).remove(0).unwrap();
+    let said = String::from_utf8_lossy(&ended.stderr);
+    assert!(ended.status.success(), "{}: {said}", ended.status);
+    assert!(said.contains("a child of a fork ends: no memory for static variables of its own"), "{said}");
+}
+
+#[test]
 fn static_variables_that_are_not_shared_are_copied() {
     let crowd: Way = (STATICS.0, 4);
     passes("private.c", &[SHARED, STATICS, crowd, SHM, TCP_3]);
