@@ -18,12 +18,13 @@ static WORLD: OnceLock<Pe> = OnceLock::new();
 /// library.
 static ENDING: OnceLock<(Pid, i32)> = OnceLock::new();
 
-/// Starts, unless it has. Whether it has now.
+/// Starts, unless it has. Whether this call did.
 ///
 /// # Errors
 /// As [`Pe::start`].
-pub(crate) fn start() -> Result<()> {
-    if WORLD.get().is_none() {
+pub(crate) fn start() -> Result<bool> {
+    let starts = WORLD.get().is_none();
+    if starts {
         let pe = WORLD.get_or_init({
             let pe = Pe::start()?;
             || pe
@@ -33,7 +34,7 @@ pub(crate) fn start() -> Result<()> {
             .spawn(|| watch(pe))
             .map_err(Error::Thread)?;
     }
-    Ok(())
+    Ok(starts)
 }
 
 /// The PE, if it runs.
