@@ -95,12 +95,38 @@ fn ends_already() {
     }
 }
 
+/// How long the streams of C may take to be written when a process ends: one from which another thread reads is that thread's.
+const FLUSHES_WITHIN: Duration = Duration::from_millis(500);
+
 /// Ends the process, with nothing of the program's run any more but what it printed.
 fn leave_at_once(status: i32) -> ! {
-    // SAFETY: a null pointer asks for all streams of C.
-    unsafe { libc::fflush(std::ptr::null_mut()) };
+    let (done, flushed) = std::sync::mpsc::channel();
+    let flush = move || {
+        flush_all();
+        let _ = done.send(());
+    };
+    if crate::planted("shmem-flushes-for-ever") {
+        flush_all();
+    } else if std::thread::Builder::new().spawn(flush).is_ok() {
+        let _ = flushed.recv_timeout(FLUSHES_WITHIN);
+    }
     // SAFETY: ends the process; what its threads do is cut off, as was asked for.
     unsafe { libc::_exit(status) }
+}
+
+unsafe extern "C" {
+    #[link_name = "stdout"]
+    static STDOUT: *mut libc::FILE;
+}
+
+/// Writes what C's streams hold, the one for output first.
+fn flush_all() {
+    // SAFETY: C's variable, which is set before any program runs.
+    let stdout = unsafe { STDOUT };
+    // SAFETY: the stream for output, or all of them if the program has none any more.
+    unsafe { libc::fflush(stdout) };
+    // SAFETY: a null pointer asks for all streams of C.
+    unsafe { libc::fflush(std::ptr::null_mut()) };
 }
 
 /// Says what is wrong, and ends the program.

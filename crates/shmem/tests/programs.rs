@@ -503,6 +503,19 @@ fn one_pe_ends_all_that_leave_by_handlers() {
     }
 }
 
+/// A stream from which a thread reads is that thread's; what was printed is there.
+#[test]
+fn one_pe_ends_all_while_another_reads() {
+    let program = Program::new("leave.c", &[]);
+    for way in [SHARED, TCP_3] {
+        for (pe, output) in program.run(way, &["5", "reads"]).iter().enumerate() {
+            let output = output.as_ref().unwrap_or_else(|| panic!("{way:?}: PE {pe} goes on"));
+            assert_eq!(output.status.code(), Some(5), "{way:?}: PE {pe}: {output:?}");
+            assert_eq!(String::from_utf8_lossy(&output.stdout), "here\n", "{way:?}: PE {pe}");
+        }
+    }
+}
+
 #[test]
 fn an_error_ends_programs_that_leave_by_handlers() {
     let program = Program::new("legacy.c", &[]);
