@@ -7,7 +7,7 @@ use trunkline_proto::rma::atomic::{Action, Type};
 
 use crate::abi::memory::{aligned, found};
 use crate::abi::table::{atomics, swaps};
-use crate::abi::wait::{Compare, until};
+use crate::abi::wait::{Compare, Word, until};
 use crate::abi::words::{Bits, change, fetch};
 use crate::abi::{bytes, export};
 use crate::ctx::DEFAULT;
@@ -57,9 +57,7 @@ macro_rules! waits {
             with(concat!("shmem_", $name, "wait"), |world| {
                 let at = bytes(word, size_of::<$of>())?;
                 until(world, || {
-                    let mut now = [0; size_of::<$of>()];
-                    inside(at.read(0, &mut now))?;
-                    Ok((<$of>::from_le_bytes(now) != value).then_some(()))
+                    Ok((<$of>::read(&at, 0)? != value).then_some(()))
                 })
             });
         });
