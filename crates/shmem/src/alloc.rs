@@ -4,9 +4,10 @@
 use std::sync::PoisonError;
 
 use trunkline_mem::Memory;
+use trunkline_proto::ranges::rounded;
 
 use crate::error::{Error, Result};
-use crate::pe::{ALIGN_MAX, Pe};
+use crate::pe::{ALIGN_MAX, Heap, Pe};
 use crate::place::HEAP;
 use crate::rma::inside;
 use crate::team::WORLD;
@@ -134,7 +135,7 @@ impl Pe {
             return Ok(0);
         }
         let addr = self.take(bytes, ALIGN).unwrap_or(0);
-        if addr != 0 {
+        if addr != 0 && !crate::planted("shmem-callocs-what-was-there") {
             let zeros = [0; 4096];
             let (heap, mut at) = (&self.segments.0[HEAP], 0);
             while at < bytes {
@@ -165,14 +166,37 @@ impl Pe {
         if !crate::planted("shmem-frees-nothing") {
             heap.ranges.give(begin, total);
         }
-        if !crate::planted("shmem-remembers-freed-locks") {
-            // What comes to be there is another lock.
-            self.locks
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .retain(|held| !held.is_in(begin, total));
-        }
+        self.forget_locks(begin, total);
         Ok(())
+    }
+
+    /// Makes an allocation one of so many bytes where it is, if it has room for them: what is behind them is free then.
+    fn stays(&self, offset: u64, bytes: u64) -> bool {
+        let mut heap = self.heap.lock().unwrap_or_else(PoisonError::into_inner);
+        let Heap { ranges, taken } = &mut *heap;
+        let Some((begin, total, asked)) = taken.get_mut(&offset) else { return false };
+        let needs = (offset - *begin).checked_add(bytes);
+        let (Some(needs), Some(keeps), Some(has)) = (needs, needs.and_then(rounded), rounded(*total)) else {
+            return false;
+        };
+        if needs > *total || crate::planted("shmem-moves-what-shrinks") {
+            return false;
+        }
+        if keeps < has {
+            let rest = (*begin + keeps, has - keeps);
+            ranges.give(rest.0, rest.1);
+            self.forget_locks(rest.0, rest.1);
+        }
+        (*total, *asked) = (needs, bytes);
+        true
+    }
+
+    /// What comes to be there is another lock.
+    fn forget_locks(&self, offset: u64, len: u64) {
+        if !crate::planted("shmem-remembers-freed-locks") {
+            let mut locks = self.locks.lock().unwrap_or_else(PoisonError::into_inner);
+            locks.retain(|held| !held.is_in(offset, len));
+        }
     }
 
     /// As many other bytes, with what was in the first of them.
@@ -193,6 +217,9 @@ impl Pe {
         // Nobody writes into what moves.
         let ask = Ask { call: Call::Realloc, bytes, align: ALIGN, offset: offset as usize };
         self.agree(ask)?;
+        if self.stays(offset, bytes as u64) {
+            return Ok(addr);
+        }
         let Some(new) = self.take(bytes, ALIGN) else { return Ok(0) };
         inside(heap.copy_from((new - heap.addr()) as u64, heap, offset, had.min(bytes as u64)))?;
         self.give(addr)?;
