@@ -52,7 +52,9 @@ impl Pe {
             return 0;
         }
         let start = parent.pe(part.start as usize);
-        let team = Team { slot, start, stride: parent.stride * stride, size: part.size as usize };
+        let step = parent.stride * stride;
+        let step = if crate::planted("shmem-teams-go-forward") { step.abs() } else { step };
+        let team = Team { slot, start, stride: step, size: part.size as usize };
         self.teams.make(team, turn, part.contexts)
     }
 

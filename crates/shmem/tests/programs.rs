@@ -225,6 +225,11 @@ fn teams_come_and_go() {
 }
 
 #[test]
+fn teams_of_parts_have_the_same_collectives() {
+    passes("parts.c", &[ALONE, SHARED_4, (SHARED.0, 5), (TCP_3.0, 4), HOSTS]);
+}
+
+#[test]
 fn contexts_come_and_go() {
     passes("contexts.c", &[ALONE, SHARED, SHM, HOSTS, OFI]);
 }
@@ -373,6 +378,7 @@ fn misuse_ends_with_a_line_that_says_what_is_wrong() {
     for (how, line) in cases {
         for way in [SHARED, SHM] {
             let ended = program.run(way, &[how]);
+            assert!(ended.iter().all(Option::is_some), "{way:?}, {how}: a PE goes on: {ended:?}");
             let said = |output: &Output| String::from_utf8_lossy(&output.stderr).into_owned();
             let ends = ended.iter().flatten().filter(|output| output.status.code() == Some(1)).map(said);
             let ends: Vec<String> = ends.collect();
@@ -460,7 +466,8 @@ fn what_the_environment_asks_for_is_printed() {
 fn pes_of_different_settings_are_told() {
     let program = Program::new("setup.c", &[]);
     let ended = program.run_with(SHARED, &[], |pe| if pe == 0 { "32M" } else { "16M" });
-    for output in ended.into_iter().flatten() {
+    for (pe, output) in ended.into_iter().enumerate() {
+        let output = output.unwrap_or_else(|| panic!("PE {pe} does not end"));
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(!output.status.success() && said.contains("bytes of symmetric heap"), "{said}");
     }
