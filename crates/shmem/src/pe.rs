@@ -126,6 +126,10 @@ impl Pe {
         };
         member.barrier()?;
         tell(&log(settings.debug), (me, size), &near, &segments);
+        if me == 0 && !settings.ignored.is_empty() {
+            let line = format!("{} of other libraries do nothing here", settings.ignored.join(", "));
+            log(settings.debug)(Level::Info, &line);
+        }
         Ok(Self {
             me,
             size,
