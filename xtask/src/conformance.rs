@@ -31,6 +31,8 @@ const VARIANTS: [(&str, &str, &str); 2] = [
 ];
 /// What a program may take.
 const LIMIT: Duration = Duration::from_secs(900);
+/// How long the launcher has to end its PEs when it is told to.
+const PASSES_ON: Duration = Duration::from_secs(20);
 const RESULTS: &str = "docs/conformance.md";
 
 /// What `cargo xtask conformance` is told.
@@ -86,6 +88,7 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<bool> {
     shell::cargo(&workspace.root, &packages)?;
     let built = workspace.target.join("release");
     let (mut programs, left_out) = list(&options.src)?;
+    let all: Vec<Named> = programs.iter().map(|program| (program.folder, program.name.clone())).collect();
     if let Some(only) = &options.only {
         programs.retain(|program| program.name.contains(only.as_str()));
     }
@@ -115,7 +118,7 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<bool> {
     let path = workspace.root.join(RESULTS);
     if options.only.is_some() {
         // What the others did stands there, if they were run in the same ways.
-        take_others(&fs::read_to_string(&path).unwrap_or_default(), &ways, &mut results);
+        take_others(&fs::read_to_string(&path).unwrap_or_default(), &ways, &all, &mut results);
     }
     let text = report(&about, &ways, &results, &left_out);
     fs::write(&path, text).with_context(|| format!("writing {RESULTS}"))?;
@@ -127,8 +130,8 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<bool> {
     Ok(failed == 0)
 }
 
-/// Takes the rows of programs that were not run now.
-fn take_others(text: &str, ways: &[Way], results: &mut Results) {
+/// Takes the rows of programs of the suite that were not run now.
+fn take_others(text: &str, ways: &[Way], all: &[Named], results: &mut Results) {
     let titles: Vec<String> = ways.iter().map(Way::title).collect();
     let cells =
         |line: &str| line.trim_matches('|').split('|').map(|cell| cell.trim().to_owned()).collect::<Vec<_>>();
@@ -137,7 +140,10 @@ fn take_others(text: &str, ways: &[Way], results: &mut Results) {
     for row in rows.filter(|_| same) {
         let Some((folder, name)) = row[0].split_once('/') else { continue };
         let Some(folder) = FOLDERS.into_iter().find(|known| *known == folder) else { continue };
-        results.entry((folder, name.to_owned())).or_insert_with(|| row[1..].to_vec());
+        let named = (folder, name.to_owned());
+        if all.contains(&named) {
+            results.entry(named).or_insert_with(|| row[1..].to_vec());
+        }
     }
 }
 
@@ -152,8 +158,10 @@ fn ways(options: &Options) -> Vec<Way> {
     ways
 }
 
-/// By folder and program: how it ended in each way.
-type Results = BTreeMap<(&'static str, String), Vec<String>>;
+/// A program by its folder and its name.
+type Named = (&'static str, String);
+/// How each ended in each way.
+type Results = BTreeMap<Named, Vec<String>>;
 /// A file that is left out, by its folder and name, and why.
 type LeftOut = (String, &'static str);
 
@@ -264,7 +272,10 @@ fn start(built: &Path, file: &Path, way: &Way) -> Result<String> {
     let Some(status) = child.wait_timeout(LIMIT)? else {
         // The launcher passes it on.
         let _ = Command::new("kill").arg(child.id().to_string()).status();
-        child.wait()?;
+        if child.wait_timeout(PASSES_ON)?.is_none() {
+            child.kill().context("ending oshrun")?;
+            child.wait()?;
+        }
         return Ok(format!("no end after {} s", began.elapsed().as_secs()));
     };
     Ok(if status.success() { "ok".into() } else { status.to_string() })
@@ -464,7 +475,8 @@ mod tests {
         assert!(text.contains("Of these 1 were run then; the rows of 1 are of an earlier run."), "{text}");
         // And what is written is read again.
         let mut again = Results::new();
-        take_others(&text, &ways, &mut again);
+        let all: Vec<Named> = results.keys().cloned().collect();
+        take_others(&text, &ways, &all, &mut again);
         assert_eq!(again, results);
     }
 
@@ -483,12 +495,14 @@ mod tests {
         let mut results = Results::new();
         results.insert(("unit", "a".into()), vec!["ok".into(), "ok".into()]);
         let text = "# x\n\n| program | shared memory, 2 | shared memory, 4 |\n| --- | --- | --- |\n\
-                    | unit/a | exit status: 1 | ok |\n| apps/b | ok | exit status: 1 |\n";
-        take_others(text, &ways, &mut results);
+                    | unit/a | exit status: 1 | ok |\n| apps/b | ok | exit status: 1 |\n| apps/gone | ok | ok |\n";
+        let all = [("unit", "a".to_owned()), ("apps", "b".to_owned())];
+        take_others(text, &ways, &all, &mut results);
+        assert!(!results.contains_key(&("apps", "gone".to_owned())), "of no program");
         assert_eq!(results[&("unit", "a".to_owned())], ["ok", "ok"], "what was run now");
         assert_eq!(results[&("apps", "b".to_owned())], ["ok", "exit status: 1"]);
         let mut none = Results::new();
-        take_others(text, &[way(2)], &mut none);
+        take_others(text, &[way(2)], &all, &mut none);
         assert!(none.is_empty(), "of other ways");
     }
 }

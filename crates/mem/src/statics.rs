@@ -2,10 +2,10 @@
 //! place by a memory file with the same contents. Called once, early, by front ends in which static variables are symmetric. Leaves alone
 //! what the dynamic linker made read-only, and the variables of libraries.
 
+use std::cell::Cell;
 use std::ffi::{c_int, c_void};
 use std::ptr;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use rustix::mm::{MapFlags, MremapFlags, ProtFlags};
 
@@ -26,8 +26,11 @@ pub struct Statics {
 
 /// What a child of a fork has to put right. There is one program in a process, and the system calls without an argument.
 static MADE: OnceLock<Statics> = OnceLock::new();
-/// Where a copy for the child lies that is being forked; 0 without one.
-static COPY: AtomicUsize = AtomicUsize::new(0);
+
+thread_local! {
+    /// Where a copy for the child lies that this thread forks; 0 without one. Several threads may fork at once.
+    static COPY: Cell<usize> = const { Cell::new(0) };
+}
 
 impl Statics {
     /// Those of this program: all writable pages of its last writable segment that stay writable.
@@ -138,21 +141,33 @@ fn of_headers(headers: &[libc::Elf64_Phdr], base: usize) -> Option<Statics> {
     (start < end).then(|| Statics { addr: start, len: end - start })
 }
 
-/// Keeps a copy for the child, which shall not see what the parent's variables become.
-unsafe extern "C" fn before_fork() {
-    let Some(statics) = MADE.get() else { return };
+/// A copy of them in memory of its own, if there is room.
+fn copied(statics: &Statics) -> Option<*mut c_void> {
     let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
     // SAFETY: a new mapping at an address of the kernel's choice replaces nothing.
     let made = unsafe { rustix::mm::mmap_anonymous(ptr::null_mut(), statics.len, protection, flags) };
-    let Ok(copy) = made else { return };
+    let copy = made.ok()?;
     let from = ptr::with_exposed_provenance::<u8>(statics.addr);
     // SAFETY: both are mapped and that long, and the copy is new.
     unsafe { ptr::copy_nonoverlapping(from, copy.cast(), statics.len) };
-    COPY.store(copy.expose_provenance(), Ordering::Release);
+    Some(copy)
+}
+
+/// Keeps a copy for the child, which shall not see what the parent's variables become.
+unsafe extern "C" fn before_fork() {
+    let Some(statics) = MADE.get() else { return };
+    if !has_none() {
+        COPY.set(copied(statics).map_or(0, <*mut c_void>::expose_provenance));
+    }
+}
+
+/// A planted bug: of threads that fork at once the first one's child alone has a copy.
+fn has_none() -> bool {
+    crate::gpu::planted("mem-forks-have-one-copy") && rustix::thread::gettid() != rustix::process::getpid()
 }
 
 unsafe extern "C" fn after_fork() {
-    let (Some(statics), copy) = (MADE.get(), COPY.swap(0, Ordering::AcqRel)) else { return };
+    let (Some(statics), copy) = (MADE.get(), COPY.replace(0)) else { return };
     if copy != 0 {
         // SAFETY: a mapping that `before_fork` made, and nobody else knows.
         let _ = unsafe { rustix::mm::munmap(ptr::with_exposed_provenance_mut(copy), statics.len) };
@@ -160,17 +175,33 @@ unsafe extern "C" fn after_fork() {
 }
 
 unsafe extern "C" fn in_child() {
-    let (Some(statics), copy) = (MADE.get(), COPY.swap(0, Ordering::AcqRel)) else { return };
-    if copy != 0 && !crate::gpu::planted("mem-children-share-statics") {
-        let (from, to) =
-            (ptr::with_exposed_provenance_mut(copy), ptr::with_exposed_provenance_mut(statics.addr));
+    let (Some(statics), copy) = (MADE.get(), COPY.replace(0)) else { return };
+    let none = copy == 0 && crate::gpu::planted("mem-forks-have-one-copy");
+    if none || crate::gpu::planted("mem-children-share-statics") {
+        return;
+    }
+    // There may be room in the child.
+    let from = if copy == 0 { copied(statics) } else { Some(ptr::with_exposed_provenance_mut(copy)) };
+    let to = ptr::with_exposed_provenance_mut(statics.addr);
+    let moved = from.is_some_and(|from| {
         // SAFETY: moves the copy over the pages of the parent, with the same contents and rights; the child has one thread.
-        let _ = unsafe { rustix::mm::mremap_fixed(from, statics.len, statics.len, MremapFlags::MAYMOVE, to) };
+        unsafe { rustix::mm::mremap_fixed(from, statics.len, statics.len, MremapFlags::MAYMOVE, to) }.is_ok()
+    });
+    if !moved && !crate::gpu::planted("mem-children-share-what-has-no-room") {
+        // What it changed would be its parent's.
+        let line =
+            b"trunkline: a child of a fork ends: no memory for static variables of its own (vm.overcommit_memory, ulimit -v)\n";
+        // SAFETY: writes bytes that are there.
+        unsafe { libc::write(libc::STDERR_FILENO, line.as_ptr().cast(), line.len()) };
+        // SAFETY: ends the child, which has run nothing of the program's yet.
+        unsafe { libc::_exit(1) };
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::AtomicUsize;
+
     use super::*;
 
     fn header(kind: u32, flags: u32, at: u64, len: u64) -> libc::Elf64_Phdr {

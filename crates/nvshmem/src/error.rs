@@ -97,6 +97,12 @@ pub(crate) enum CallError {
     /// Or its words not be copied.
     #[error("memory of a GPU cannot be registered: {0}")]
     Copy(#[from] CopyError),
+    /// All numbers of registrations are in use.
+    #[error(
+        "{0} ranges of memory are registered, and there is room for no more: release one, or have the heap grow by larger pieces \
+         (NVSHMEM_CUMEM_GRANULARITY)"
+    )]
+    Full(usize),
     /// Nothing reaches memory of GPUs.
     #[error(
         "memory of a GPU cannot be registered: {nic}, and the CPU has no mapping of it ({mapping}). Load GDRCopy's driver and library, use a NIC \

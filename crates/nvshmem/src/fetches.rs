@@ -14,6 +14,8 @@ use crate::memory::Place;
 /// One that is under way.
 #[derive(Clone, Debug)]
 pub(crate) struct Awaited {
+    /// Of which PE.
+    pub(crate) pe: u32,
     pub(crate) fetch: Fetch,
     /// Where the value goes, and behind it the flag.
     pub(crate) to: Place,
@@ -61,6 +63,31 @@ impl Fetches {
             awaited.place(found?)?;
         }
         Ok(moved)
+    }
+
+    /// Brings all that is known of one PE's to where it goes. Whether nothing of it is under way any more.
+    ///
+    /// # Errors
+    /// As [`Fetches::deliver`].
+    pub(crate) fn deliver_all_of(&self, job: &Running, id: ContextId, pe: u32) -> Result<bool> {
+        if self.is_empty() {
+            return Ok(true);
+        }
+        let mut all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
+        let (mut at, mut none) = (0, true);
+        while let Some(awaited) = all.get(at) {
+            let found = if awaited.pe == pe { job.found(id, awaited.fetch).transpose() } else { None };
+            let Some(found) = found else {
+                none &= awaited.pe != pe;
+                at += 1;
+                continue;
+            };
+            let awaited = all.remove(at);
+            self.count.store(all.len(), Ordering::Release);
+            let value = found?;
+            awaited.map_or(Ok(()), |awaited| awaited.place(value))?;
+        }
+        Ok(none)
     }
 
     /// None is under way.

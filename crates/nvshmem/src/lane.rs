@@ -183,7 +183,7 @@ impl Lane {
                 let atomic = Atomic::new(kind, action, fetches).ok_or(no)?;
                 let fetch = self.until(job, || Ok(job.atomic(self.id, pe, word, atomic)?))?;
                 match result.filter(|_| fetches) {
-                    Some((to, flag)) => self.fetches.push(Awaited { fetch, to, flag }),
+                    Some((to, flag)) => self.fetches.push(Awaited { pe, fetch, to, flag }),
                     None if fetches => job.give_up(self.id, fetch)?,
                     None => {}
                 }
@@ -244,8 +244,12 @@ impl Lane {
             return Ok(());
         }
         self.until(job, || Ok(job.quiet_member(self.id, pe)?.then_some(())))?;
-        while self.fetches.deliver(job, self.id)? {}
-        Ok(())
+        if crate::planted("nvshmem-quiets-the-first") {
+            while self.fetches.deliver(job, self.id)? {}
+            return Ok(());
+        }
+        // What others have not answered yet may be before it.
+        self.until(job, || Ok(self.fetches.deliver_all_of(job, self.id, pe)?.then_some(())))
     }
 }
 
@@ -254,7 +258,7 @@ fn update(op: SignalOp, word: Word, value: u64) -> Result<Update> {
 }
 
 fn read(from: &Memory, at: u64, out: &mut [u8]) -> Result<()> {
-    from.read(at, out).map_err(|_| CallError::Argument("bytes that are put are of a GPU and not registered"))
+    from.read(at, out).map_err(|_| CallError::Argument("bytes that are put cannot be read"))
 }
 
 /// The word of so many bytes at a place of a PE.

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use trunkline_choose::Running;
-use trunkline_engine::rma::{Cells, HeapMemory, Local};
+use trunkline_engine::rma::{Cells, HeapMemory, Local, RmaError};
 use trunkline_mem::gpu::{Copies, Export, Gdr, Gpu, Gpus, Mapping, PointerKind};
 use trunkline_mem::{Kind, Memory};
 use trunkline_proto::limits::RMA_HEAPS_MAX;
@@ -117,6 +117,17 @@ impl Memories {
         (self.stages.clone(), Local { heap: STAGES, offset: lane * STAGE, len: STAGE })
     }
 
+    /// Whether an address is of a GPU's own memory.
+    ///
+    /// # Errors
+    /// The driver cannot tell.
+    pub(crate) fn is_of_gpu(&self, addr: usize) -> Result<bool> {
+        if self.gpus.all().is_empty() {
+            return Ok(false);
+        }
+        Ok(matches!(self.gpus.look(addr)?.1.kind, PointerKind::Device { .. }))
+    }
+
     /// Registers `len` bytes that NVSHMEM calls `base`, and that are at `addr`; `name` makes a range of them.
     ///
     /// # Errors
@@ -145,7 +156,12 @@ impl Memories {
                 (memory.clone().into(), View::Touched(memory))
             }
         };
-        let number = job.add_heap(heap)?;
+        let number = job.add_heap(heap).map_err(|error| match error {
+            RmaError::Exhausted { limit, .. } if !crate::planted("nvshmem-names-no-way-out") => {
+                CallError::Full(limit - 1)
+            }
+            other => other.into(),
+        })?;
         // Wraps after four thousand million registrations of one process.
         let generation = self.uses.fetch_add(1, Ordering::Relaxed).wrapping_add(1).max(1);
         let told = job.told(number)?;

@@ -7,6 +7,8 @@ use crate::error::{CallError, Result};
 
 /// Most NICs of a PE where nothing says otherwise.
 const NICS: usize = 16;
+/// The largest number that a variable may have.
+const NUMBER_MAX: usize = 1024;
 
 /// What the variables say.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -63,11 +65,11 @@ impl Settings {
     /// # Errors
     /// [`CallError::Variable`].
     pub(crate) fn read(variable: impl Fn(&str) -> Option<String>) -> Result<Self> {
-        let number = |name: &'static str, most: usize| match variable(name) {
+        let number = |name: &'static str| match variable(name) {
             None => Ok(None),
             Some(value) => match value.trim().parse() {
-                Ok(number) if (1..=most).contains(&number) => Ok(Some(number)),
-                _ => Err(CallError::Variable { name, value, expected: "a number from 1" }),
+                Ok(number) if (1..=NUMBER_MAX).contains(&number) => Ok(Some(number)),
+                _ => Err(CallError::Variable { name, value, expected: "a number from 1 to 1024" }),
             },
         };
         let mut defaults = vec![
@@ -85,14 +87,14 @@ impl Settings {
                 return Err(CallError::Variable { name: provider, value: other.to_owned(), expected });
             }
         }
-        if let Some(batch) = number("NVSHMEM_LIBFABRIC_PROXY_REQUEST_BATCH_MAX", 1024)? {
+        if let Some(batch) = number("NVSHMEM_LIBFABRIC_PROXY_REQUEST_BATCH_MAX")? {
             defaults.push(("TRUNKLINE_PROGRESS_BATCH", batch.to_string()));
         }
         let set = REFUSED.iter().filter(|(name, _)| variable(name).is_some());
         let mut refused: Vec<_> =
             set.map(|(name, instead)| format!("{name} does nothing here: {instead}")).collect();
         let most = "NVSHMEM_LIBFABRIC_MAX_NIC_PER_PE";
-        let nics_max = number(most, 1024)?;
+        let nics_max = number(most)?;
         if let Some(asked) =
             nics_max.filter(|&asked| asked > RAILS_MAX && !crate::planted("nvshmem-cuts-nics-silently"))
         {
@@ -153,10 +155,11 @@ mod tests {
             assert_eq!(read(&[("NVSHMEM_DISABLE_GDRCOPY", value)]).unwrap().gdrcopy, off, "{value:?}");
         }
         assert_eq!(read(&[("NVSHMEM_LIBFABRIC_MAX_NIC_PER_PE", "2")]).unwrap().nics_max, 2);
-        for wrong in ["0", "-1", "many", ""] {
+        for wrong in ["0", "-1", "many", "", "1025"] {
             let error = read(&[("NVSHMEM_LIBFABRIC_MAX_NIC_PER_PE", wrong)]).unwrap_err().to_string();
-            assert!(error.contains("a number from 1"), "{error}");
+            assert!(error.contains("a number from 1 to 1024"), "{error}");
         }
+        assert!(read(&[("NVSHMEM_LIBFABRIC_MAX_NIC_PER_PE", "1024")]).is_ok());
         let batch = read(&[("NVSHMEM_LIBFABRIC_PROXY_REQUEST_BATCH_MAX", "7")]).unwrap().defaults;
         assert!(batch.contains(&("TRUNKLINE_PROGRESS_BATCH", "7".to_owned())));
     }

@@ -257,6 +257,18 @@ fn memory_is_added_while_the_proxy_works_and_given_back() {
 }
 
 #[test]
+fn a_quiet_brings_values_behind_those_of_a_pe_that_is_slow() {
+    passes(4, "stopped", &[(SHM, 3), (TCP, 3)]);
+}
+
+#[test]
+fn more_memory_than_there_are_numbers_is_refused_with_a_line() {
+    let said = passes(4, "many", &[(AUTO, 2), (TCP, 2)]);
+    let line = "get_mem_handle: 255 ranges of memory are registered, and there is room for no more";
+    assert!(said.contains(line) && said.contains("NVSHMEM_CUMEM_GRANULARITY"), "{said}");
+}
+
+#[test]
 fn misuse_is_refused_with_a_line() {
     let said = passes(4, "misuse", &[(AUTO, 2)]);
     for line in [
@@ -363,6 +375,13 @@ fn heaps_on_a_gpu_go_over_any_network_by_a_mapping() {
             "{said}"
         );
     }
+}
+
+/// What nobody registered is not taken for memory of the host.
+#[test]
+fn bytes_of_a_gpu_without_a_handle_are_refused() {
+    let said = passes(4, "nameless", &[(gpu!("soft:tcp"), 2)]);
+    assert!(said.contains("rma: bytes of a GPU that come without a handle are not moved"), "{said}");
 }
 
 /// Where NICs reach it: the heap is the NIC's, and words are changed by a mapping, or by copies where there is none.

@@ -120,4 +120,13 @@ impl Pe {
             None => self.far()?.put_bytes(0, pe, to, &value.to_le_bytes()),
         }
     }
+
+    /// The same, if it can be begun now. Whether it was.
+    pub(crate) fn try_tell(&self, pe: usize, offset: u64, value: u64) -> Result<bool> {
+        let to = Place::inner(offset);
+        match self.mapped(pe, to.segment) {
+            Some(memory) => inside(memory.store(offset, value)).map(|()| true),
+            None => self.far()?.try_put_bytes(0, pe, to, &value.to_le_bytes()),
+        }
+    }
 }

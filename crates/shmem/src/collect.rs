@@ -65,12 +65,13 @@ impl Pe {
     pub(crate) fn collect(&self, group: &Group, dest: usize, source: &Memory) -> Result<()> {
         let lens = self.numbers(group, source.len() as u64)?;
         let me = self.index(group.team())?;
+        let total = lens.iter().try_fold(0_u64, |sum, len| sum.checked_add(*len));
+        let total = total.ok_or(Error::Argument("no memory has so many elements"))?;
         let before = if crate::planted("shmem-collects-evenly") {
             lens[me] * me as u64
         } else {
             lens[..me].iter().sum()
         };
-        let total: u64 = lens.iter().sum();
         let dest = if total > 0 { self.place(dest, total as usize)? } else { Place::inner(0) };
         self.push_to_all(group, dest.plus(before as i64), source)
     }
@@ -79,7 +80,7 @@ impl Pe {
     pub(crate) fn fcollect(&self, group: &Group, dest: usize, source: &Memory) -> Result<()> {
         let (team, len) = (group.team(), source.len());
         let me = self.index(team)?;
-        let dest = if len > 0 { self.place(dest, len * team.size)? } else { Place::inner(0) };
+        let dest = if len > 0 { self.place(dest, len.saturating_mul(team.size))? } else { Place::inner(0) };
         self.push_to_all(group, dest.plus((me * len) as i64), source)
     }
 

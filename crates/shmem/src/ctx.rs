@@ -13,6 +13,8 @@ const CTXS: usize = 1024;
 pub(crate) const DEFAULT: usize = 1;
 
 const LIVE: u64 = 1 << 63;
+/// Its team is no more.
+const ORPHAN: u64 = 1 << 62;
 
 /// What a context stands for.
 #[derive(Clone, Copy, Debug)]
@@ -24,7 +26,7 @@ pub(crate) struct On {
 /// The contexts of this PE.
 #[derive(Debug)]
 pub(crate) struct Ctxs {
-    /// Of each: whether it lives, its team's slot, its lane, and which use of its place it is.
+    /// Of each: whether it lives, and its team does not; its team's slot, its lane, and which use of its place it is.
     words: Box<[AtomicU64]>,
     made: AtomicU64,
 }
@@ -43,6 +45,14 @@ const fn handle(at: usize, word: u64) -> usize {
     (at + 2) | ((word & 0xffff_ffff) as usize) << 16
 }
 
+const fn slot_of(word: u64) -> usize {
+    (word >> 40 & 0xff) as usize
+}
+
+const fn lane_of(word: u64) -> usize {
+    (word >> 48 & 0xf) as usize
+}
+
 impl Ctxs {
     /// What a handle stands for.
     #[inline]
@@ -52,9 +62,28 @@ impl Ctxs {
             return Ok(On { lane: 0, team });
         }
         let (_, word) = self.live(of)?;
-        let team =
-            teams.at((word >> 40 & 0xff) as usize).ok_or_else(|| Error::no_such("team of the context"))?;
-        Ok(On { lane: (word >> 48 & 0xf) as usize, team })
+        // Another team may have the slot.
+        let team = if word & ORPHAN == 0 { teams.at(slot_of(word)) } else { None };
+        Ok(On { lane: lane_of(word), team: team.ok_or_else(|| Error::no_such("team of the context"))? })
+    }
+
+    /// The lane of a context, of which the team may be gone.
+    pub(crate) fn lane(&self, of: usize) -> Result<usize> {
+        if of == DEFAULT { Ok(0) } else { Ok(lane_of(self.live(of)?.1)) }
+    }
+
+    /// A team is no more: its contexts name nobody from now on, whoever has its slot next.
+    pub(crate) fn lose_team(&self, slot: usize) {
+        if crate::planted("shmem-contexts-outlive-teams") {
+            return;
+        }
+        for place in &self.words {
+            let word = place.load(Ordering::Acquire);
+            if word & LIVE != 0 && slot_of(word) == slot {
+                // One that is destroyed meanwhile has no team to lose.
+                let _ = place.compare_exchange(word, word | ORPHAN, Ordering::AcqRel, Ordering::Relaxed);
+            }
+        }
     }
 
     fn live(&self, of: usize) -> Result<(usize, u64)> {
@@ -106,6 +135,10 @@ mod tests {
         assert_eq!((on.lane, on.team.size), (lane, 4));
         ctxs.destroy(first).unwrap();
         assert!(ctxs.named(first, &teams).is_err() && ctxs.destroy(first).is_err());
+        ctxs.lose_team(WORLD);
+        assert!(ctxs.named(made[8].0, &teams).is_err() && ctxs.lane(made[8].0).unwrap() == made[8].1);
+        ctxs.destroy(made[8].0).unwrap();
+        assert!(ctxs.lane(made[8].0).is_err());
         let (again, _) = ctxs.make(WORLD).unwrap();
         assert!(again != first && ctxs.named(again, &teams).is_ok() && ctxs.named(first, &teams).is_err());
     }

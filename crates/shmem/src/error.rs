@@ -50,6 +50,18 @@ pub(crate) enum Error {
         /// Ours.
         ours: u64,
     },
+    /// PEs are in different calls of the heap.
+    #[error(
+        "PE {pe} is in {theirs}, this one in {ours}; all make the same calls of the heap in the same order"
+    )]
+    Calls {
+        /// Which.
+        pe: usize,
+        /// Theirs.
+        theirs: &'static str,
+        /// Ours.
+        ours: &'static str,
+    },
     /// The system does not copy any more.
     #[error(
         "static variables of PE {pe} cannot be copied any more: {source}; TRUNKLINE_SHARED_HEAP=off sends all over the network"

@@ -165,6 +165,12 @@ impl Far {
         self.until(on, || Ok(self.job.put(on.id, pe as u32, to, Source::Bytes(bytes))?)).map(drop)
     }
 
+    /// The same, if there is room for it now. Whether it began.
+    pub(crate) fn try_put_bytes(&self, lane: usize, pe: usize, to: Place, bytes: &[u8]) -> Result<bool> {
+        let (on, to) = (self.lane(lane)?, (to.segment as u8, to.offset));
+        Ok(self.job.put(on.id, pe as u32, to, Source::Bytes(bytes))?.is_some())
+    }
+
     /// Tells a PE by its control stream that the program ends: a word of its inner memory that is 0 becomes that value. It needs no link, which
     /// over some networks takes longer to make than others wait for a reason. Whether it could be said now.
     pub(crate) fn end(&self, pe: usize, offset: u64, value: u64) -> Result<bool> {
@@ -369,6 +375,15 @@ impl Far {
     /// Waits for all lanes.
     pub(crate) fn quiet_all(&self) -> Result<()> {
         (0..LANES).filter(|&lane| self.lanes[lane].get().is_some()).try_for_each(|lane| self.quiet(lane))
+    }
+
+    /// Whether all lanes are.
+    pub(crate) fn is_quiet(&self) -> Result<bool> {
+        let mut quiet = true;
+        for lane in self.lanes.iter().filter_map(OnceLock::get) {
+            quiet &= self.job.quiet(lane.id)?;
+        }
+        Ok(quiet)
     }
 
     /// Serves nobody any more beside the calls of this process.

@@ -98,6 +98,18 @@ impl Pe {
         Ok(())
     }
 
+    /// The PE that a word of a lock names, which is another than this one.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] if no PE wrote it.
+    fn queued(&self, word: u64, own: u64) -> Result<usize> {
+        let named = (1..=self.size as u64).contains(&word) && word != own;
+        if !named && !crate::planted("shmem-believes-locks") {
+            return Err(Error::argument("the lock was not 0 before it was first set"));
+        }
+        Ok(word as usize - 1)
+    }
+
     fn queue(&self, lock: &Lock) -> Result<()> {
         let name = self.me as u64 + 1;
         self.word_of(self.me, lock.node, Action::Set(WAITS))?;
@@ -105,7 +117,8 @@ impl Pe {
         if before == 0 || crate::planted("shmem-locks-are-open") {
             return self.word_of(self.me, lock.node, Action::Add(NO_MORE)).map(drop);
         }
-        self.word_of(before as usize - 1, lock.node, Action::Add(name))?;
+        let before = self.queued(before, name)?;
+        self.word_of(before, lock.node, Action::Add(name))?;
         let waits = || Ok((self.look_at(lock.node, Width::Four)? & WAITS == 0).then_some(()));
         self.until(Whom::Anyone, waits)
     }
@@ -115,11 +128,13 @@ impl Pe {
         let lock = self.lock_at(addr)?;
         if self.takes(lock.last).is_none() {
             let swap = self.me as u64 + 1;
-            if self.word_of(lock.home, lock.last, Action::CompareSwap { expect: 0, swap })? == 0 {
+            let before = self.word_of(lock.home, lock.last, Action::CompareSwap { expect: 0, swap })?;
+            if before == 0 {
                 self.has(lock.last);
                 return Ok(true);
             }
             self.leaves(lock.last);
+            self.queued(before, swap)?;
         }
         if let Some(far) = &self.far
             && !crate::planted("shmem-tests-serve-nobody")
@@ -160,7 +175,8 @@ impl Pe {
             let node = self.look_at(lock.node, Width::Four)?;
             Ok((node != 0).then_some(node))
         })?;
+        let next = self.queued(next, expect)?;
         self.word_of(self.me, lock.node, Action::Set(0))?;
-        self.word_of(next as usize - 1, lock.node, Action::Add(NO_MORE)).map(drop)
+        self.word_of(next, lock.node, Action::Add(NO_MORE)).map(drop)
     }
 }

@@ -126,6 +126,10 @@ impl Pe {
         };
         member.barrier()?;
         tell(&log(settings.debug), (me, size), &near, &segments);
+        if me == 0 && !settings.ignored.is_empty() {
+            let line = format!("{} of other libraries do nothing here", settings.ignored.join(", "));
+            log(settings.debug)(Level::Info, &line);
+        }
         Ok(Self {
             me,
             size,
@@ -183,9 +187,22 @@ impl Pe {
             }
         }
         // And by what reaches those that compute where nobody listens for them. Who cannot be told is gone.
-        others().for_each(|pe| drop(self.tell(pe, EXIT, word)));
-        // Those that were told first may be gone before the last one is: that is told once for each, and the others are still waited for.
-        while self.complete().is_err() && Instant::now() < until {}
+        let (mut untold, mut until): (Vec<usize>, _) = (others().collect(), Instant::now() + ENDS_WITHIN);
+        loop {
+            let left = untold.len();
+            untold.retain(|&pe| self.try_tell(pe, EXIT, word).is_ok_and(|told| !told));
+            // Those that were told first may be gone before the last one is: that is told once for each, and the others are still waited for.
+            let complete = self.try_complete().unwrap_or(false);
+            let now = Instant::now();
+            if untold.len() < left {
+                until = now + ENDS_WITHIN;
+            }
+            // Who does not answer does not keep this PE from ending.
+            if untold.is_empty() && complete || now > until && !crate::planted("shmem-ends-when-all-hear") {
+                return;
+            }
+            std::thread::yield_now();
+        }
     }
 
     /// What a handle of C stands for.

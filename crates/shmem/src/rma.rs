@@ -26,6 +26,8 @@ pub(crate) struct Strided {
     pub(crate) there: i64,
     /// And here.
     pub(crate) here: i64,
+    /// Bytes of the memory here before the first one.
+    pub(crate) first: i64,
     /// Bytes of one.
     pub(crate) element: usize,
     /// How many.
@@ -78,7 +80,7 @@ impl Pe {
         }
     }
 
-    /// Puts elements that are apart. `from` is the bytes from the first to the last one.
+    /// Puts elements that are apart. `from` is the bytes from the lowest to the highest one.
     pub(crate) fn put_strided(
         &self,
         lane: usize,
@@ -109,7 +111,7 @@ impl Pe {
         mut each: impl FnMut(i64, &Memory) -> Result<()>,
     ) -> Result<()> {
         for at in 0..how.count as i64 {
-            let part = inside(part(here, (at * how.here) as u64, how.element))?;
+            let part = inside(part(here, (how.first + at * how.here) as u64, how.element))?;
             each(at * how.there, &part)?;
         }
         Ok(())
@@ -129,10 +131,10 @@ impl Pe {
 
     /// Waits until all that a lane has begun is complete, and can be seen.
     #[inline]
-    pub(crate) fn quiet(&self, on: &On) -> Result<()> {
+    pub(crate) fn quiet(&self, lane: usize) -> Result<()> {
         fence(Ordering::SeqCst);
         match &self.far {
-            Some(far) => far.quiet(on.lane),
+            Some(far) => far.quiet(lane),
             None => Ok(()),
         }
     }

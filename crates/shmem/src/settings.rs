@@ -8,8 +8,36 @@ const HEAP: u64 = 512 << 20;
 /// And the most.
 const HEAP_MAX: u64 = 1 << 46;
 
+/// Variables of Sandia's library that have nothing to say here: Trunkline's own choose the network, and collectives by themselves.
+const OF_OTHERS: [&str; 24] = [
+    "SHMEM_BOUNCE_SIZE",
+    "SHMEM_MAX_BOUNCE_BUFFERS",
+    "SHMEM_OFI_PROVIDER",
+    "SHMEM_OFI_FABRIC",
+    "SHMEM_OFI_DOMAIN",
+    "SHMEM_OFI_TX_POLL_LIMIT",
+    "SHMEM_OFI_RX_POLL_LIMIT",
+    "SHMEM_OFI_STX_MAX",
+    "SHMEM_OFI_STX_THRESHOLD",
+    "SHMEM_OFI_STX_ALLOCATOR",
+    "SHMEM_OFI_STX_DISABLE_PRIVATE",
+    "SHMEM_OFI_STX_AUTO",
+    "SHMEM_OFI_DISABLE_MULTIRAIL",
+    "SHMEM_OFI_DISABLE_SINGLE_EP",
+    "SHMEM_COLL_CROSSOVER",
+    "SHMEM_COLL_SIZE_CROSSOVER",
+    "SHMEM_COLL_RADIX",
+    "SHMEM_BARRIER_ALGORITHM",
+    "SHMEM_BCAST_ALGORITHM",
+    "SHMEM_REDUCE_ALGORITHM",
+    "SHMEM_SCAN_ALGORITHM",
+    "SHMEM_COLLECT_ALGORITHM",
+    "SHMEM_FCOLLECT_ALGORITHM",
+    "SHMEM_TEAMS_MAX",
+];
+
 /// OpenSHMEM's variables.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) struct Settings {
     /// `SHMEM_SYMMETRIC_SIZE`, in bytes.
     pub(crate) heap: u64,
@@ -19,12 +47,14 @@ pub(crate) struct Settings {
     pub(crate) version: bool,
     /// `SHMEM_DEBUG`: tell more.
     pub(crate) debug: bool,
+    /// Those of other libraries that are set, and do nothing.
+    pub(crate) ignored: Vec<&'static str>,
 }
 
 impl Settings {
     /// For `SHMEM_INFO`: what variables there are, and what they are now.
     pub(crate) fn help(&self) -> String {
-        let Self { heap, info, version, debug } = self;
+        let Self { heap, info, version, debug, .. } = self;
         let on = |switch: &bool| if *switch { "on" } else { "off" };
         let (info, version, debug) = (on(info), on(version), on(debug));
         format!(
@@ -67,6 +97,7 @@ TRUNKLINE_*
             info: on("SHMEM_INFO", "SMA_INFO"),
             version: on("SHMEM_VERSION", "SMA_VERSION"),
             debug: on("SHMEM_DEBUG", "SMA_DEBUG"),
+            ignored: OF_OTHERS.into_iter().filter(|name| variable(name).is_some()).collect(),
         })
     }
 }
@@ -96,6 +127,13 @@ fn size(text: &str) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn variables_of_other_libraries_are_named() {
+        let set = [("SHMEM_BOUNCE_SIZE", "2K"), ("SHMEM_TEAMS_MAX", "10"), ("SHMEM_DEBUG", "1")];
+        assert_eq!(of(&set).unwrap().ignored, ["SHMEM_BOUNCE_SIZE", "SHMEM_TEAMS_MAX"]);
+        assert!(of(&[]).unwrap().ignored.is_empty());
+    }
 
     fn of(pairs: &[(&str, &str)]) -> Result<Settings> {
         Settings::read(|name| pairs.iter().find(|(of, _)| *of == name).map(|(_, value)| (*value).to_owned()))

@@ -27,7 +27,13 @@ impl Pe {
         if !fits || (part.stride == 0 && part.size > 1) {
             return Ok(None);
         }
-        let group = Group::Team(parent);
+        let Some(place) = self.free_slot(&parent)? else { return Ok(None) };
+        Ok(Some(self.join(&parent, me, part, place)))
+    }
+
+    /// A slot that all PEs of a parent have free, and the turn that a new team in it begins with. `None` if there is none.
+    fn free_slot(&self, parent: &Team) -> Result<Option<(usize, u64)>> {
+        let group = Group::Team(*parent);
         let free = self.numbers(&group, self.teams.free())?.into_iter().fold(u64::MAX, |all, one| all & one);
         if free == 0 {
             return Ok(None);
@@ -35,50 +41,69 @@ impl Pe {
         let slot = free.trailing_zeros() as usize;
         // Flags of an earlier team stay below.
         let turn = self.numbers(&group, self.teams.turned(slot))?.into_iter().max().unwrap_or(0);
+        Ok(Some((slot, if crate::planted("shmem-teams-begin-anew") { 0 } else { turn + 1 })))
+    }
+
+    /// Makes a team of that part, of which PEs the parent's index `me` may be one: its handle, or 0.
+    fn join(&self, parent: &Team, me: i64, part: Part, (slot, turn): (usize, u64)) -> usize {
         let stride = if part.size == 1 { 1 } else { part.stride };
         let index = (me - part.start) / stride;
         if (me - part.start) % stride != 0 || !(0..part.size).contains(&index) {
-            return Ok(Some(0));
+            return 0;
         }
         let start = parent.pe(part.start as usize);
-        let team = Team { slot, start, stride: parent.stride * stride, size: part.size as usize };
-        Ok(Some(self.teams.make(
-            team,
-            if crate::planted("shmem-teams-begin-anew") { 0 } else { turn + 1 },
-            part.contexts,
-        )))
+        let step = parent.stride * stride;
+        let step = if crate::planted("shmem-teams-go-forward") { step.abs() } else { step };
+        let team = Team { slot, start, stride: step, size: part.size as usize };
+        self.teams.make(team, turn, part.contexts)
     }
 
-    /// Rows and columns of a parent, whose PEs stand in rows of `width`: this PE's handles of both.
+    /// This PE's team of parts that have no PE in common, and so one slot. `None` if there is none free.
+    fn split_apart(&self, parent: &Team, parts: impl Iterator<Item = Part>) -> Result<Option<usize>> {
+        let me = self.index(parent)? as i64;
+        let Some(mut place) = self.free_slot(parent)? else { return Ok(None) };
+        let mut mine = 0;
+        for (at, part) in parts.enumerate() {
+            if at > 0 && crate::planted("shmem-rows-take-a-slot-each") {
+                let Some(next) = self.free_slot(parent)? else { return Ok(None) };
+                place = next;
+            }
+            mine = mine.max(self.join(parent, me, part, place));
+        }
+        Ok(Some(mine))
+    }
+
+    /// Rows and columns of a parent, whose PEs stand in rows of `width`: this PE's handles of both. `None` if there is no room for both.
     pub(crate) fn split_2d(
         &self,
         parent: usize,
         width: i64,
         contexts: (u32, u32),
     ) -> Result<Option<(usize, usize)>> {
-        let all = self.teams.named(parent)?.size as i64;
+        let parent = self.teams.named(parent)?;
+        let all = parent.size as i64;
         if width <= 0 {
             return Ok(None);
         }
         let width = width.min(all);
-        let (mut row, mut column) = (0, 0);
-        for start in (0..all).step_by(width as usize) {
-            let size = width.min(all - start);
-            match self.split(parent, Part { start, stride: 1, size, contexts: contexts.0 })? {
-                Some(0) => {}
-                Some(team) => row = team,
-                None => return Ok(None),
-            }
+        let rows = (0..all).step_by(width as usize).map(|start| Part {
+            start,
+            stride: 1,
+            size: width.min(all - start),
+            contexts: contexts.0,
+        });
+        let columns = (0..width).map(|start| Part {
+            start,
+            stride: width,
+            size: (all - start + width - 1) / width,
+            contexts: contexts.1,
+        });
+        let Some(row) = self.split_apart(&parent, rows)? else { return Ok(None) };
+        let column = self.split_apart(&parent, columns)?;
+        if column.is_none() && !crate::planted("shmem-keeps-half-a-split") {
+            self.teams.destroy(row)?;
         }
-        for start in 0..width {
-            let size = (all - start + width - 1) / width;
-            match self.split(parent, Part { start, stride: width, size, contexts: contexts.1 })? {
-                Some(0) => {}
-                Some(team) => column = team,
-                None => return Ok(None),
-            }
-        }
-        Ok(Some((row, column)))
+        Ok(column.map(|column| (row, column)))
     }
 
     /// The index in one team of who has an index in another.

@@ -56,6 +56,11 @@ impl Pe {
         self.far.as_ref().map_or(Ok(()), crate::far::Far::quiet_all)
     }
 
+    /// Whether all that this PE has begun is complete by now.
+    pub(crate) fn try_complete(&self) -> Result<bool> {
+        self.far.as_ref().map_or(Ok(true), crate::far::Far::is_quiet)
+    }
+
     /// Gives bytes to all PEs of a team, no more than a slot has, and calls `each` with those of every PE, in their order.
     pub(crate) fn exchange(
         &self,

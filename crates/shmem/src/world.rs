@@ -5,19 +5,26 @@ use std::sync::OnceLock;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use rustix::process::Pid;
+use rustix::thread::gettid;
+
 use crate::error::{Error, Result};
 use crate::layout::{ENDS, EXIT, LEFT, OF_ANOTHER};
 use crate::pe::Pe;
 use crate::place::INNER;
 
 static WORLD: OnceLock<Pe> = OnceLock::new();
+/// Which thread ends the program without the other PEs, and with which status. What runs in its exit (handlers, destructors) may call this
+/// library.
+static ENDING: OnceLock<(Pid, i32)> = OnceLock::new();
 
-/// Starts, unless it has. Whether it has now.
+/// Starts, unless it has. Whether this call did.
 ///
 /// # Errors
 /// As [`Pe::start`].
-pub(crate) fn start() -> Result<()> {
-    if WORLD.get().is_none() {
+pub(crate) fn start() -> Result<bool> {
+    let starts = WORLD.get().is_none();
+    if starts {
         let pe = WORLD.get_or_init({
             let pe = Pe::start()?;
             || pe
@@ -27,7 +34,7 @@ pub(crate) fn start() -> Result<()> {
             .spawn(|| watch(pe))
             .map_err(Error::Thread)?;
     }
-    Ok(())
+    Ok(starts)
 }
 
 /// The PE, if it runs.
@@ -54,9 +61,78 @@ pub(crate) fn with<T>(call: &str, what: impl FnOnce(&'static Pe) -> Result<T>) -
     }
 }
 
+/// What a call does that only gives something back: nothing is to be done where the program ends by itself.
+pub(crate) fn gives(call: &str, what: impl FnOnce(&'static Pe) -> Result<()>) {
+    match ENDING.get() {
+        Some((thread, _)) if *thread == gettid() => {}
+        _ => with(call, what),
+    }
+}
+
+/// Makes it known that this thread ends the program. Nobody waits for the other PEs from now on, and other threads that call come no further;
+/// what runs in an exit that has begun, and calls, ends it at once.
+pub(crate) fn begin_end(status: i32) {
+    if crate::planted("shmem-leaves-as-it-ends") {
+        return;
+    }
+    ends_already();
+    if ENDING.set((gettid(), status)).is_err() {
+        ends_already();
+    }
+    if let Some(pe) = WORLD.get() {
+        pe.left.store(true, Ordering::Release);
+    }
+}
+
+/// Comes back unless the program ends.
+fn ends_already() {
+    let Some(&(thread, status)) = ENDING.get() else { return };
+    if thread == gettid() {
+        leave_at_once(status);
+    }
+    loop {
+        std::thread::park();
+    }
+}
+
+/// How long the streams of C may take to be written when a process ends: one from which another thread reads is that thread's.
+const FLUSHES_WITHIN: Duration = Duration::from_millis(500);
+
+/// Ends the process, with nothing of the program's run any more but what it printed.
+fn leave_at_once(status: i32) -> ! {
+    let (done, flushed) = std::sync::mpsc::channel();
+    let flush = move || {
+        flush_all();
+        let _ = done.send(());
+    };
+    if crate::planted("shmem-flushes-for-ever") {
+        flush_all();
+    } else if std::thread::Builder::new().spawn(flush).is_ok() {
+        let _ = flushed.recv_timeout(FLUSHES_WITHIN);
+    }
+    // SAFETY: ends the process; what its threads do is cut off, as was asked for.
+    unsafe { libc::_exit(status) }
+}
+
+unsafe extern "C" {
+    #[link_name = "stdout"]
+    static STDOUT: *mut libc::FILE;
+}
+
+/// Writes what C's streams hold, the one for output first.
+fn flush_all() {
+    // SAFETY: C's variable, which is set before any program runs.
+    let stdout = unsafe { STDOUT };
+    // SAFETY: the stream for output, or all of them if the program has none any more.
+    unsafe { libc::fflush(stdout) };
+    // SAFETY: a null pointer asks for all streams of C.
+    unsafe { libc::fflush(std::ptr::null_mut()) };
+}
+
 /// Says what is wrong, and ends the program.
 #[cold]
 pub(crate) fn end(call: &str, error: &Error) -> ! {
+    ends_already();
     if let Some(pe) = WORLD.get() {
         // Who is gone may be so because another PE ended the program, and has not come to tell this one.
         let lost = error.lost();
@@ -74,6 +150,7 @@ pub(crate) fn end(call: &str, error: &Error) -> ! {
             }
         }
     }
+    begin_end(1);
     match WORLD.get() {
         Some(pe) => eprintln!("trunkline: PE {} of {}: {call}: {error}", pe.me, pe.size),
         None => eprintln!("trunkline: {call}: {error}"),
@@ -99,9 +176,6 @@ fn watch(pe: &Pe) {
 fn end_if_told(pe: &Pe) {
     let word = pe.segments.0[INNER].load(EXIT).unwrap_or(0);
     if word & ENDS != 0 && !crate::planted("shmem-ends-alone") {
-        // SAFETY: a null pointer asks for all streams of C.
-        unsafe { libc::fflush(std::ptr::null_mut()) };
-        // SAFETY: ends the process; what its threads do is cut off, as was asked for.
-        unsafe { libc::_exit(word as u32 as i32) };
+        leave_at_once(word as u32 as i32);
     }
 }

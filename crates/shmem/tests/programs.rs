@@ -225,6 +225,11 @@ fn teams_come_and_go() {
 }
 
 #[test]
+fn teams_of_parts_have_the_same_collectives() {
+    passes("parts.c", &[ALONE, SHARED_4, (SHARED.0, 5), (TCP_3.0, 4), HOSTS]);
+}
+
+#[test]
 fn contexts_come_and_go() {
     passes("contexts.c", &[ALONE, SHARED, SHM, HOSTS, OFI]);
 }
@@ -273,6 +278,17 @@ fn statics_are_symmetric_and_a_childs_own() {
 }
 
 #[test]
+fn threads_fork_at_once_and_children_have_their_own_statics() {
+    let program = Program::new("forks.c", &[]);
+    program.passes((SHARED.0, 1));
+    program.passes(SHARED);
+    let ended = program.run((SHARED.0, 1), &["without room"]).remove(0).unwrap();
+    let said = String::from_utf8_lossy(&ended.stderr);
+    assert!(ended.status.success(), "{}: {said}", ended.status);
+    assert!(said.contains("a child of a fork ends: no memory for static variables of its own"), "{said}");
+}
+
+#[test]
 fn static_variables_that_are_not_shared_are_copied() {
     let crowd: Way = (STATICS.0, 4);
     passes("private.c", &[SHARED, STATICS, crowd, SHM, TCP_3]);
@@ -301,17 +317,40 @@ fn misuse_ends_with_a_line_that_says_what_is_wrong() {
         ("unaligned", "shmem_long_atomic_inc: the word at"),
         ("team", "no such team"),
         ("context", "no such context"),
+        ("context of a team before", "shmem_ctx_long_p: no such team of the context"),
         ("twice", "freed before"),
         ("sizes", "bytes of this allocation"),
+        ("malloc and align", "bytes of alignment, this one "),
+        ("malloc and calloc", ", this one in shmem_"),
+        ("realloc of another", "bytes of the heap before what it frees or has moved"),
+        ("free of another", "bytes of the heap before what it frees or has moved"),
+        ("free against malloc", ", this one in shmem_"),
         ("compare", "cmp is one of"),
         ("signal", "SHMEM_SIGNAL_SET or SHMEM_SIGNAL_ADD"),
         ("root", "there is no PE 2"),
+        ("too many", "shmem_long_put: 18446744073709551615 bytes at"),
+        ("too many got", "shmem_get128: 18446744073709551615 bytes at"),
+        ("too many signalled", "shmem_long_put_signal: 18446744073709551615 bytes at"),
+        ("too far apart", "shmem_long_iput: no memory has so many elements"),
+        ("apart below", "shmem_long_iget: 16 bytes at"),
+        ("too many collected", "shmem_long_collect: no memory has so many elements"),
+        ("too much collected", "shmem_long_collect: no memory has so many elements"),
+        ("too many fcollected", "shmem_char_fcollect: 18446744073709551615 bytes at"),
+        ("too many exchanged", "shmem_long_alltoalls: no memory has so many elements"),
+        ("too many broadcast", "shmem_long_broadcast: no memory has so many elements"),
+        ("too many reduced", "shmem_long_sum_reduce: no memory has so many elements"),
         ("set", "no such active set"),
+        ("alltoalls by 0", "shmem_long_alltoalls: dst and sst are 1 or more"),
+        ("alltoalls by -1", "shmem_alltoalls64: dst and sst are 1 or more"),
         ("clear", "shmem_clear_lock: this PE does not hold the lock"),
         ("cleared", "shmem_clear_lock: this PE does not hold the lock"),
         ("another's", "shmem_clear_lock: this PE does not hold the lock"),
         ("again", "shmem_set_lock: this PE holds the lock already"),
         ("tested", "shmem_set_lock: this PE holds the lock already"),
+        ("set before", "shmem_set_lock: the lock was not 0 before it was first set"),
+        ("set to this PE", "shmem_set_lock: the lock was not 0 before it was first set"),
+        ("tested before", "shmem_test_lock: the lock was not 0 before it was first set"),
+        ("half set", "shmem_clear_lock: the lock was not 0 before it was first set"),
         ("from null", "shmem_putmem: a buffer of this PE is NULL"),
         ("strided from null", "shmem_long_iput: a buffer of this PE is NULL"),
         ("into null", "shmem_getmem: a buffer of this PE is NULL"),
@@ -339,6 +378,7 @@ fn misuse_ends_with_a_line_that_says_what_is_wrong() {
     for (how, line) in cases {
         for way in [SHARED, SHM] {
             let ended = program.run(way, &[how]);
+            assert!(ended.iter().all(Option::is_some), "{way:?}, {how}: a PE goes on: {ended:?}");
             let said = |output: &Output| String::from_utf8_lossy(&output.stderr).into_owned();
             let ends = ended.iter().flatten().filter(|output| output.status.code() == Some(1)).map(said);
             let ends: Vec<String> = ends.collect();
@@ -395,7 +435,12 @@ fn static_variables_that_the_system_refuses_to_share_go_over_the_network() {
 fn what_the_environment_asks_for_is_printed() {
     let program = Program::new("leave.c", &[]);
     let told = |name: &'static str, value: &'static str| {
-        let variables: &'static [_] = Box::leak(Box::new([("TRUNKLINE_FABRIC", "soft"), (name, value)]));
+        let variables: &'static [_] = Box::leak(Box::new([
+            ("TRUNKLINE_FABRIC", "soft"),
+            ("SHMEM_BOUNCE_SIZE", "2K"),
+            ("SHMEM_COLL_RADIX", "8"),
+            (name, value),
+        ]));
         let ended = program.run((variables, 2), &["0"]).into_iter().map(Option::unwrap);
         let both = |output: Output| {
             (
@@ -415,6 +460,8 @@ fn what_the_environment_asks_for_is_printed() {
         let line = format!("trunkline: PE {pe} of 2: 33554432 bytes of symmetric heap, ");
         assert!(said.contains(&line) && said.contains("loads and stores reach 1 PEs"), "{debug:?}");
     }
+    let ignored = "trunkline: SHMEM_BOUNCE_SIZE, SHMEM_COLL_RADIX of other libraries do nothing here";
+    assert!(debug[0].1.contains(ignored) && !debug[1].1.contains(ignored), "one PE says it: {debug:?}");
     assert!(info.iter().chain(&version).all(|(_, said)| said.is_empty()), "{info:?} {version:?}");
     assert!(version[0].0.contains("OpenSHMEM 1.5, 2 PEs"), "{version:?}");
     for off in [told("SHMEM_INFO", "no"), told("SHMEM_VERSION", "0")] {
@@ -426,7 +473,8 @@ fn what_the_environment_asks_for_is_printed() {
 fn pes_of_different_settings_are_told() {
     let program = Program::new("setup.c", &[]);
     let ended = program.run_with(SHARED, &[], |pe| if pe == 0 { "32M" } else { "16M" });
-    for output in ended.into_iter().flatten() {
+    for (pe, output) in ended.into_iter().enumerate() {
+        let output = output.unwrap_or_else(|| panic!("PE {pe} does not end"));
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(!output.status.success() && said.contains("bytes of symmetric heap"), "{said}");
     }
@@ -450,6 +498,70 @@ fn one_pe_ends_all() {
                     "{way:?}: PE {pe}: what it printed is there"
                 );
             }
+        }
+    }
+}
+
+/// What runs when a process ends, a handler or a destructor, waits for nobody, and the status is the one that was asked for.
+#[test]
+fn one_pe_ends_all_that_leave_by_handlers() {
+    let program = Program::new("leave.c", &[]);
+    for way in [(SHARED.0, 3), TCP_3] {
+        for status in ["0", "5"] {
+            for (pe, output) in program.run(way, &[status, "atexit"]).iter().enumerate() {
+                let output = output.as_ref().unwrap_or_else(|| panic!("{way:?}: PE {pe} goes on"));
+                let code = output.status.code().map(|code| code.to_string());
+                assert_eq!(code.as_deref(), Some(status), "{way:?}: PE {pe}: {output:?}");
+            }
+        }
+    }
+}
+
+/// A stream from which a thread reads is that thread's; what was printed is there.
+#[test]
+fn one_pe_ends_all_while_another_reads() {
+    let program = Program::new("leave.c", &[]);
+    for way in [SHARED, TCP_3] {
+        for (pe, output) in program.run(way, &["5", "reads"]).iter().enumerate() {
+            let output = output.as_ref().unwrap_or_else(|| panic!("{way:?}: PE {pe} goes on"));
+            assert_eq!(output.status.code(), Some(5), "{way:?}: PE {pe}: {output:?}");
+            assert_eq!(String::from_utf8_lossy(&output.stdout), "here\n", "{way:?}: PE {pe}");
+        }
+    }
+}
+
+#[test]
+fn an_error_ends_programs_that_leave_by_handlers() {
+    let program = Program::new("legacy.c", &[]);
+    for way in [SHARED, SHM] {
+        for (pe, output) in program.run(way, &["pe"]).iter().enumerate() {
+            let output = output.as_ref().unwrap_or_else(|| panic!("{way:?}: PE {pe} goes on"));
+            assert_eq!(output.status.code(), Some(1), "{way:?}: PE {pe}: {output:?}");
+            let said = String::from_utf8_lossy(&output.stderr);
+            assert_eq!(said.lines().count(), 1, "{way:?}: PE {pe}: {said}");
+            let line = if pe == 0 { "shmem_int_inc: there is no PE 2" } else { "shmem_barrier_all: PE 0" };
+            assert!(said.contains(line), "{way:?}: PE {pe}: {said}");
+        }
+    }
+}
+
+/// Who ends all does end, though PE 0 hears nothing: it computes where nobody serves for it, or is stopped.
+#[test]
+fn one_pe_ends_though_another_does_not_hear() {
+    let program = Program::new("leave.c", &[]);
+    for (way, how) in [(SELF, "computes"), (TCP_3, "stopped")] {
+        let children = program.start(way, &["5", how], |_| "32M");
+        let began = Instant::now();
+        for (pe, mut child) in children.into_iter().enumerate().rev() {
+            let mut ended = None;
+            while pe > 0 && ended.is_none() && began.elapsed() < LIMIT {
+                std::thread::sleep(Duration::from_millis(2));
+                ended = child.try_wait().unwrap();
+            }
+            child.kill().unwrap();
+            child.wait().unwrap();
+            let code = ended.and_then(|status| status.code());
+            assert_eq!(code, (pe > 0).then_some(5), "{way:?}, {how}: PE {pe}");
         }
     }
 }

@@ -27,7 +27,7 @@ pub(crate) fn of_launcher(arguments: Vec<OsString>) -> Vec<OsString> {
 const LINK_NOTHING: [&str; 7] = ["-c", "-S", "-E", "-M", "-MM", "-fsyntax-only", "--version"];
 
 /// Options of theirs that take the next word, which is then no file to compile.
-const OF_COMPILERS: [&str; 20] = [
+const OF_COMPILERS: [&str; 23] = [
     "-o",
     "-x",
     "-I",
@@ -48,6 +48,9 @@ const OF_COMPILERS: [&str; 20] = [
     "-iquote",
     "-idirafter",
     "-Xpreprocessor",
+    "-Xassembler",
+    "-Xlinker",
+    "--param",
 ];
 
 /// Whether a compiler that is called so links: it is not told to end before, and there is something to link. `-v` alone prints its version.

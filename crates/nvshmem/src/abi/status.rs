@@ -17,7 +17,7 @@ impl CallError {
             | Self::Atomic { .. }
             | Self::Word(_)
             | Self::Rma(RmaError::Argument(_)) => StatusCode::INVALID_VALUE,
-            Self::Rma(RmaError::Exhausted { .. }) => StatusCode::OUT_OF_MEMORY,
+            Self::Full(_) | Self::Rma(RmaError::Exhausted { .. }) => StatusCode::OUT_OF_MEMORY,
             Self::Unsupported(_) | Self::NoWay { .. } => StatusCode::NOT_SUPPORTED,
             Self::NotConnected
             | Self::Connected

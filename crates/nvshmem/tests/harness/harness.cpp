@@ -705,6 +705,85 @@ static void misuse(world &w) {
     meet(nullptr);
 }
 
+// A quiet brings what was asked of its PE, however much another has not answered that was asked before.
+static void stopped(world &w) {
+    size_t word = CHUNK + 64;
+    fetched *slots = (fetched *)(w.view + 5 * CHUNK);
+    memset(slots, 0, 64 * sizeof *slots);
+    w.word(word) = 100 + me;
+    int mine = getpid();
+    std::vector<int> pids(size);
+    // Links are there before anybody stops.
+    for (int pe = 0; pe < size; pe++)
+        w.kernels->call([&] { CHECK(w.amo(AMO_FETCH, pe, word, 8, 0, 0, QP_DEFAULT, slots + 63, 1) == 0 && w.t->ops.quiet(w.t, pe, QP_ALL) == 0); });
+    gather(&mine, pids.data(), sizeof mine, &w.boot);
+    if (me == 0) {
+        kill(pids[1], SIGSTOP);
+        for (int i = 0; i < 40; i++)
+            w.kernels->call([&] { CHECK(w.amo(AMO_FETCH, 1, word, 8, 0, 0, QP_DEFAULT, slots + i, 7) == 0); });
+        w.kernels->call([&] {
+            for (int i = 40; i < 60; i++)
+                CHECK(w.amo(AMO_FETCH, 2, word, 8, 0, 0, QP_DEFAULT, slots + i, 7) == 0);
+            CHECK(w.t->ops.quiet(w.t, 2, QP_ALL) == 0);
+            for (int i = 40; i < 60; i++)
+                CHECK(slots[i].data == 102 && slots[i].flag == 7);
+            CHECK(slots[0].flag == 0);
+        });
+        kill(pids[1], SIGCONT);
+        w.kernels->call([&] { CHECK(w.t->ops.quiet(w.t, 1, QP_ALL) == 0); });
+        for (int i = 0; i < 40; i++)
+            CHECK(slots[i].data == 101 && slots[i].flag == 7);
+    }
+    meet(nullptr);
+}
+
+// Registers until it is refused: what is registered goes on, and after a release there is room again.
+static void many(world &w) {
+    int next = (me + 1) % size;
+    std::vector<std::array<uint64_t, 8>> buffers(300);
+    std::vector<mem_handle> made;
+    for (auto &buffer : buffers) {
+        mem_handle one;
+        if (w.t->ops.get_mem_handle(&one, buffer.data(), sizeof buffer, w.t, true))
+            break;
+        made.push_back(one);
+    }
+    CHECK(made.size() + w.own.size() == 255);
+    auto works = [&](size_t at) {
+        buffers[at][3] = at * 7 + me;
+        CHECK(w.rma(OP_PUT, next, w.remote(next, 64), {&buffers[at][3], 0, &made[at]}, 8, QP_HOST) == 0);
+        CHECK(w.t->ops.quiet(w.t, next, QP_HOST) == 0 && w.g(next, 64, 8, QP_HOST) == at * 7 + me);
+    };
+    works(0), works(made.size() - 1);
+    size_t middle = made.size() / 2;
+    CHECK(w.t->ops.release_mem_handle(&made[middle], w.t) == 0);
+    CHECK(w.t->ops.get_mem_handle(&made[middle], buffers[middle].data(), sizeof buffers[middle], w.t, true) == 0);
+    works(middle);
+    mem_handle more;
+    CHECK(w.t->ops.get_mem_handle(&more, buffers[299].data(), sizeof buffers[299], w.t, true) != 0);
+    for (mem_handle &one : made)
+        CHECK(w.t->ops.release_mem_handle(&one, w.t) == 0);
+    meet(nullptr);
+}
+
+// Memory of a GPU without a handle is refused, also where it would be copied; memory of the host is not.
+static void nameless(world &w) {
+    CHECK(w.on_gpu);
+    int next = (me + 1) % size;
+    for (size_t bytes : {8, 100000}) {
+        for (int op : {OP_PUT, OP_GET, OP_P, OP_G})
+            CHECK(w.rma(op, next, w.remote(next, 0), {w.heap + 64, 0, nullptr}, bytes, QP_HOST) == 1);
+        std::vector<char> own(bytes), back(bytes);
+        fill(own.data(), bytes, 9 + me);
+        CHECK(w.rma(OP_PUT, next, w.remote(next, 64), {own.data(), 0, nullptr}, bytes, QP_HOST) == 0);
+        CHECK(w.t->ops.quiet(w.t, next, QP_HOST) == 0);
+        CHECK(w.rma(OP_GET, next, w.remote(next, 64), {back.data(), 0, nullptr}, bytes, QP_HOST) == 0);
+        CHECK(w.t->ops.quiet(w.t, next, QP_HOST) == 0);
+        CHECK(own == back);
+    }
+    meet(nullptr);
+}
+
 // A PE goes in the middle of it: who waits for it is told within the time that silence may last.
 static void death(world &w) {
     int next = (me + 1) % size;
@@ -736,6 +815,9 @@ static int run(const char *path, const std::string &what) {
         if (what == "all" || what == "signals") signals(w);
         if (what == "all" || what == "growth") growth(w);
         if (what == "all" || what == "misuse") misuse(w);
+        if (what == "stopped") stopped(w);
+        if (what == "many") many(w);
+        if (what == "nameless") nameless(w);
         if (what == "death") death(w);
         finish(w);
         meet(nullptr);

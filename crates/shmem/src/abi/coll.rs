@@ -4,9 +4,9 @@
 use std::ffi::{c_int, c_void};
 
 use crate::abi::table::{all_types, integers};
-use crate::abi::{bytes, export};
+use crate::abi::{bytes, elements, export};
 use crate::collect::Blocks;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::group::Group;
 use crate::pe::Pe;
 use crate::place::Place;
@@ -36,8 +36,19 @@ fn broadcast(
     world.broadcast(group, places, len, (root.0.into(), root.1))
 }
 
+/// Elements with strides between them, which go on: blocks that lie on each other have no order.
+fn apart(element: usize, count: usize, (dst, sst): (isize, isize)) -> Result<Blocks> {
+    if count > 0 && (dst < 1 || sst < 1) && !crate::planted("shmem-strides-go-back") {
+        return Err(Error::Argument("dst and sst are 1 or more"));
+    }
+    Ok(Blocks { element, count, to: dst.unsigned_abs(), from: sst.unsigned_abs() })
+}
+
 fn alltoall(world: &Pe, group: &Group, (dest, source): Between, how: Blocks) -> Result<()> {
-    let len = if how.count == 0 { 0 } else { how.count * how.to * how.element * group.team().size };
+    let all =
+        |stride: usize| elements(elements(elements(how.count, stride)?, how.element)?, group.team().size);
+    let len = all(how.to)?;
+    all(how.from)?;
     // The last element has no gap behind it.
     let len = len.saturating_sub((how.to - usize::from(how.to > 0)) * how.element);
     let to = place(world, dest.addr(), len)?;
@@ -62,7 +73,7 @@ macro_rules! moved {
             root: c_int,
         ) -> c_int {
             with(concat!("shmem_", $type, $line, "broadcast", $size), |world| {
-                broadcast(world, &team(world, of)?, (dest, source), count * $element, (root, true))
+                broadcast(world, &team(world, of)?, (dest, source), elements(count, $element)?, (root, true))
             });
             0
         });
@@ -73,7 +84,7 @@ macro_rules! moved {
             count: usize,
         ) -> c_int {
             with(concat!("shmem_", $type, $line, "collect", $size), |world| {
-                world.collect(&team(world, of)?, dest.addr(), &bytes(source, count * $element)?)
+                world.collect(&team(world, of)?, dest.addr(), &bytes(source, elements(count, $element)?)?)
             });
             0
         });
@@ -84,7 +95,7 @@ macro_rules! moved {
             count: usize,
         ) -> c_int {
             with(concat!("shmem_", $type, $line, "fcollect", $size), |world| {
-                world.fcollect(&team(world, of)?, dest.addr(), &bytes(source, count * $element)?)
+                world.fcollect(&team(world, of)?, dest.addr(), &bytes(source, elements(count, $element)?)?)
             });
             0
         });
@@ -109,7 +120,7 @@ macro_rules! moved {
             count: usize,
         ) -> c_int {
             with(concat!("shmem_", $type, $line, "alltoalls", $size), |world| {
-                let how = Blocks { element: $element, count, to: dst.unsigned_abs(), from: sst.unsigned_abs() };
+                let how = apart($element, count, (dst, sst))?;
                 alltoall(world, &team(world, of)?, (dest, source), how)
             });
             0
@@ -134,7 +145,7 @@ macro_rules! of_set {
         ) {
             with(concat!("shmem_broadcast", $bits), |world| {
                 let set = world.set((start, log_stride, size), words.addr())?;
-                broadcast(world, &set, (dest, source), count * $element, (root, false))
+                broadcast(world, &set, (dest, source), elements(count, $element)?, (root, false))
             });
         });
         export!("collect", $bits => fn(
@@ -148,7 +159,7 @@ macro_rules! of_set {
         ) {
             with(concat!("shmem_collect", $bits), |world| {
                 let set = world.set((start, log_stride, size), words.addr())?;
-                world.collect(&set, dest.addr(), &bytes(source, count * $element)?)
+                world.collect(&set, dest.addr(), &bytes(source, elements(count, $element)?)?)
             });
         });
         export!("fcollect", $bits => fn(
@@ -162,7 +173,7 @@ macro_rules! of_set {
         ) {
             with(concat!("shmem_fcollect", $bits), |world| {
                 let set = world.set((start, log_stride, size), words.addr())?;
-                world.fcollect(&set, dest.addr(), &bytes(source, count * $element)?)
+                world.fcollect(&set, dest.addr(), &bytes(source, elements(count, $element)?)?)
             });
         });
         export!("alltoall", $bits => fn(
@@ -192,7 +203,7 @@ macro_rules! of_set {
         ) {
             with(concat!("shmem_alltoalls", $bits), |world| {
                 let set = world.set((start, log_stride, size), words.addr())?;
-                let how = Blocks { element: $element, count, to: dst.unsigned_abs(), from: sst.unsigned_abs() };
+                let how = apart($element, count, (dst, sst))?;
                 alltoall(world, &set, (dest, source), how)
             });
         });
@@ -211,6 +222,7 @@ macro_rules! reduced {
         ) -> c_int {
             with(concat!("shmem_", $name, "_", $verb, "_reduce"), |world| {
                 let (group, between) = (team(world, of)?, (dest.expose_provenance(), source.expose_provenance()));
+                elements(count, size_of::<$of>())?;
                 world.reduce(&group, between, (count, size_of::<$of>()), fold::<$of, $op> as Combine)
             });
             0

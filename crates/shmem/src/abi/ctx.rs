@@ -8,7 +8,7 @@ use crate::error::{Error, Result};
 use crate::pe::Pe;
 use crate::rma::inside;
 use crate::team::WORLD;
-use crate::world::with;
+use crate::world::{gives, with};
 
 /// Writes a handle to where C wants it.
 pub(super) fn store(at: *mut usize, handle: usize) -> Result<()> {
@@ -25,7 +25,7 @@ fn create(world: &Pe, slot: usize, options: c_long, into: *mut usize) -> Result<
     }
     let (handle, lane) = world.ctxs.make(slot)?;
     if let Some(far) = &world.far {
-        far.make(lane)?;
+        far.make(lane).or_else(|error| world.ctxs.destroy(handle).and(Err(error)))?;
     }
     store(into, handle).map(|()| 0)
 }
@@ -48,8 +48,8 @@ export!("team_create_ctx" => fn(team: usize, options: c_long, into: *mut usize) 
 
 export!("ctx_destroy" => fn(ctx: usize) {
     if ctx != 0 {
-        with("shmem_ctx_destroy", |world| {
-            world.quiet(&world.on(ctx)?)?;
+        gives("shmem_ctx_destroy", |world| {
+            world.quiet(world.ctxs.lane(ctx)?)?;
             world.ctxs.destroy(ctx)
         });
     }
@@ -70,7 +70,7 @@ export!("fence" => fn() {
 });
 
 export!("quiet" => fn() {
-    with("shmem_quiet", |world| world.quiet(&world.on(DEFAULT)?));
+    with("shmem_quiet", |world| world.quiet(world.ctxs.lane(DEFAULT)?));
 });
 
 export!("ctx_fence" => fn(ctx: usize) {
@@ -81,6 +81,6 @@ export!("ctx_fence" => fn(ctx: usize) {
 
 export!("ctx_quiet" => fn(ctx: usize) {
     if ctx != 0 {
-        with("shmem_ctx_quiet", |world| world.quiet(&world.on(ctx)?));
+        with("shmem_ctx_quiet", |world| world.quiet(world.on(ctx)?.lane));
     }
 });

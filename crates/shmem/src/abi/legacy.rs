@@ -7,12 +7,12 @@ use trunkline_proto::rma::atomic::{Action, Type};
 
 use crate::abi::memory::{aligned, found};
 use crate::abi::table::{atomics, swaps};
-use crate::abi::wait::{Compare, until};
+use crate::abi::wait::{Compare, Word, until};
 use crate::abi::words::{Bits, change, fetch};
 use crate::abi::{bytes, export};
 use crate::ctx::DEFAULT;
 use crate::rma::inside;
-use crate::world::with;
+use crate::world::{gives, with};
 
 macro_rules! old {
     ($name:literal, $verb:literal, $of:ty, $kind:ident, ($($value:ident),*) -> value, $action:expr) => {
@@ -57,9 +57,7 @@ macro_rules! waits {
             with(concat!("shmem_", $name, "wait"), |world| {
                 let at = bytes(word, size_of::<$of>())?;
                 until(world, || {
-                    let mut now = [0; size_of::<$of>()];
-                    inside(at.read(0, &mut now))?;
-                    Ok((<$of>::from_le_bytes(now) != value).then_some(()))
+                    Ok((<$of>::read(&at, 0)? != value).then_some(()))
                 })
             });
         });
@@ -99,18 +97,19 @@ export!("udcflush_line" => fn(_at: *mut c_void) {});
 
 /// Old names without the line.
 macro_rules! heap {
-    ($($old:ident($($arg:ident: $of:ty),*) $(-> $out:ty)? => $call:expr;)*) => {$(
+    ($($old:ident($($arg:ident: $of:ty),*) $(-> $out:ty)? => $by:ident $call:expr;)*) => {$(
         #[unsafe(no_mangle)]
         extern "C" fn $old($($arg: $of),*) $(-> $out)? {
-            with(stringify!($old), $call)
+            $by(stringify!($old), $call)
         }
     )*};
 }
 heap! {
-    shmalloc(bytes: usize) -> *mut c_void => |world| Ok(found(world, "shmalloc", world.malloc(bytes, 64)?, bytes));
+    shmalloc(bytes: usize) -> *mut c_void
+        => with |world| Ok(found(world, "shmalloc", world.malloc(bytes, 64)?, bytes));
     shmemalign(alignment: usize, bytes: usize) -> *mut c_void
-        => |world| aligned(world, "shmemalign", alignment, bytes);
+        => with |world| aligned(world, "shmemalign", alignment, bytes);
     shrealloc(at: *mut c_void, bytes: usize) -> *mut c_void
-        => |world| Ok(found(world, "shrealloc", world.realloc(at.addr(), bytes)?, bytes));
-    shfree(at: *mut c_void) => |world| world.free(at.addr());
+        => with |world| Ok(found(world, "shrealloc", world.realloc(at.addr(), bytes)?, bytes));
+    shfree(at: *mut c_void) => gives |world| world.free(at.addr());
 }

@@ -6,7 +6,7 @@ use crate::abi::export;
 use crate::alloc::aligns;
 use crate::error::Result;
 use crate::pe::{ALIGN_MAX, Pe};
-use crate::world::with;
+use crate::world::{gives, with};
 
 /// Of an allocation that is not aligned to more.
 const ALIGN: usize = 64;
@@ -64,5 +64,5 @@ export!("realloc" => fn(at: *mut c_void, bytes: usize) -> *mut c_void {
 });
 
 export!("free" => fn(at: *mut c_void) {
-    with("shmem_free", |world| world.free(at.addr()));
+    gives("shmem_free", |world| world.free(at.addr()));
 });

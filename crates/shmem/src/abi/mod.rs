@@ -47,6 +47,29 @@ macro_rules! export {
 }
 pub(crate) use export;
 
+/// Bytes of so many elements.
+///
+/// # Errors
+/// [`Error::Argument`] if no memory is that long.
+#[inline]
+fn elements(count: usize, element: usize) -> Result<usize> {
+    if planted("shmem-counts-wrap") {
+        return Ok(count.wrapping_mul(element));
+    }
+    count.checked_mul(element).ok_or_else(too_many)
+}
+
+#[cold]
+fn too_many() -> Error {
+    Error::argument("no memory has so many elements")
+}
+
+/// Bytes of so many elements; all that can be, which are found nowhere, if there are more.
+#[inline]
+fn long(count: usize, element: usize) -> usize {
+    if planted("shmem-counts-wrap") { count.wrapping_mul(element) } else { count.saturating_mul(element) }
+}
+
 /// So many bytes of the caller's at a pointer of C.
 ///
 /// # Errors

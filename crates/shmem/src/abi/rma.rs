@@ -3,10 +3,13 @@
 
 use std::ffi::{c_int, c_void};
 
+use trunkline_mem::Memory;
+
 use crate::abi::table::{all_types, scalars, sizes};
-use crate::abi::{bytes, export};
+use crate::abi::{bytes, elements, export, long, too_many};
 use crate::collect::memory;
 use crate::ctx::DEFAULT;
+use crate::error::Result;
 use crate::quick;
 use crate::rma::{Strided, When};
 use crate::world::with;
@@ -57,9 +60,35 @@ pub(super) fn get(
     });
 }
 
-/// Bytes from the first to behind the last of elements that are apart.
-fn span(stride: isize, element: usize, count: usize) -> usize {
-    (count - 1) * stride.unsigned_abs() * element + element
+/// Elements that are apart: where the lowest of them begins, the bytes from there to behind the highest, and those up to the first one,
+/// which is the highest where the stride is negative.
+#[derive(Clone, Copy)]
+struct Span {
+    low: usize,
+    len: usize,
+    first: i64,
+}
+
+impl Span {
+    /// Of those from an address on.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] if no memory has so many.
+    fn new(at: usize, stride: isize, how: Apart) -> Result<Self> {
+        let steps = elements(elements(how.count - 1, stride.unsigned_abs())?, how.element)?;
+        let back = if stride < 0 && !crate::planted("shmem-strides-go-on") { steps } else { 0 };
+        let (low, len) = (at.checked_sub(back), steps.checked_add(how.element));
+        match (low, len.filter(|len| isize::try_from(*len).is_ok())) {
+            (Some(low), Some(len)) => Ok(Self { low, len, first: back as i64 }),
+            _ => Err(too_many()),
+        }
+    }
+
+    /// As memory of this PE.
+    fn here(self, at: *const c_void) -> Result<Memory> {
+        bytes(at, self.len)?;
+        Ok(memory(at.expose_provenance().wrapping_sub(self.first as usize), self.len))
+    }
 }
 
 /// Elements of so many bytes, and how many of them it is from one to the next at either end.
@@ -72,11 +101,11 @@ struct Apart {
 }
 
 impl Apart {
-    /// In bytes, with these strides.
-    fn with(self, there: isize, here: isize) -> Strided {
+    /// In bytes, with these strides there and here, and so many bytes before the first here.
+    fn with(self, (there, here): (isize, isize), first: i64) -> Strided {
         let element = if crate::planted("shmem-strides-are-bytes") { 1 } else { self.element };
-        let bytes = |stride: isize| stride as i64 * element as i64;
-        Strided { there: bytes(there), here: bytes(here), element: self.element, count: self.count }
+        let bytes = |stride: isize| (stride as i64).wrapping_mul(element as i64);
+        Strided { there: bytes(there), here: bytes(here), first, element: self.element, count: self.count }
     }
 }
 
@@ -87,9 +116,9 @@ fn iput(call: &str, ctx: usize, dest: *mut c_void, source: *const c_void, (how, 
         if how.count == 0 {
             return Ok(());
         }
-        let to = world.place(dest.addr(), span(how.dst, how.element, how.count))?;
-        let from = bytes(source, span(how.sst, how.element, how.count))?;
-        world.put_strided(on.lane, pe, to, &from, how.with(how.dst, how.sst))
+        let (there, here) = (Span::new(dest.addr(), how.dst, how)?, Span::new(source.addr(), how.sst, how)?);
+        let to = world.place(there.low, there.len)?.plus(there.first);
+        world.put_strided(on.lane, pe, to, &here.here(source)?, how.with((how.dst, how.sst), here.first))
     });
 }
 
@@ -100,9 +129,9 @@ fn iget(call: &str, ctx: usize, dest: *mut c_void, source: *const c_void, (how, 
         if how.count == 0 {
             return Ok(());
         }
-        let from = world.place(source.addr(), span(how.sst, how.element, how.count))?;
-        let into = bytes(dest, span(how.dst, how.element, how.count))?;
-        world.get_strided(on.lane, pe, from, &into, how.with(how.sst, how.dst))
+        let (there, here) = (Span::new(source.addr(), how.sst, how)?, Span::new(dest.addr(), how.dst, how)?);
+        let from = world.place(there.low, there.len)?.plus(there.first);
+        world.get_strided(on.lane, pe, from, &here.here(dest)?, how.with((how.sst, how.dst), here.first))
     });
 }
 
@@ -117,7 +146,7 @@ macro_rules! moves {
     (@ $type:literal, $size:literal, $element:expr, $do:ident, $verb:literal, $nbi:literal, $when:ident) => {
         export!($type, $verb, $size, $nbi => fn(dest: *mut c_void, source: *const c_void, count: usize, pe: c_int) {
             let call = concat!("shmem_", $type, $verb, $size, $nbi);
-            $do(call, DEFAULT, dest, source, count * $element, (pe, When::$when));
+            $do(call, DEFAULT, dest, source, long(count, $element), (pe, When::$when));
         });
         export!("ctx_", $type, $verb, $size, $nbi => fn(
             ctx: usize,
@@ -127,7 +156,7 @@ macro_rules! moves {
             pe: c_int,
         ) {
             let call = concat!("shmem_ctx_", $type, $verb, $size, $nbi);
-            $do(call, ctx, dest, source, count * $element, (pe, When::$when));
+            $do(call, ctx, dest, source, long(count, $element), (pe, When::$when));
         });
     };
 }

@@ -13,8 +13,11 @@ const MULTIPLE: c_int = 3;
 
 fn init(call: &str, threads: c_int) {
     match world::start() {
-        Ok(()) => with(call, |world| {
-            world.threads.store(threads as u32, Ordering::Relaxed);
+        // What was granted once stays.
+        Ok(starts) => with(call, |world| {
+            if starts || crate::planted("shmem-grants-the-last-level") {
+                world.threads.store(threads as u32, Ordering::Relaxed);
+            }
             Ok(())
         }),
         Err(error) => world::end(call, &error),
@@ -42,15 +45,20 @@ export!("init_thread" => fn(requested: c_int, provided: *mut c_int) -> c_int {
         world::end(call, &error);
     }
     init(call, requested);
-    with(call, |_| inside(result(provided.cast(), 4)?.write(0, &requested.to_le_bytes())));
+    tell_level(call, provided);
     0
 });
 
-export!("query_thread" => fn(provided: *mut c_int) {
-    with("shmem_query_thread", |world| {
+/// Says which level was granted.
+fn tell_level(call: &str, provided: *mut c_int) {
+    with(call, |world| {
         let level = world.threads.load(Ordering::Relaxed);
         inside(result(provided.cast(), 4)?.write(0, &level.to_le_bytes()))
     });
+}
+
+export!("query_thread" => fn(provided: *mut c_int) {
+    tell_level("shmem_query_thread", provided);
 });
 
 export!("finalize" => fn() {
@@ -61,7 +69,9 @@ export!("finalize" => fn() {
 });
 
 export!("global_exit" => fn(status: c_int) {
-    if let Ok(world) = world::running() {
+    let world = world::running();
+    world::begin_end(status);
+    if let Ok(world) = world {
         world.exit_all(status);
     }
     std::process::exit(status)

@@ -8,7 +8,7 @@ use trunkline_proto::wire::rma::word::Width;
 
 use crate::abi::table::{all_types, sizes};
 use crate::abi::wait::{Compare, until};
-use crate::abi::{bytes, export};
+use crate::abi::{bytes, export, long};
 use crate::ctx::DEFAULT;
 use crate::error::Error;
 use crate::place::Place;
@@ -67,7 +67,7 @@ macro_rules! signals {
             pe: c_int,
         ) {
             let call = concat!("shmem_", $type, $put, $size, "_signal", $nbi);
-            let data = (dest, source, count * $element);
+            let data = (dest, source, long(count, $element));
             put_signal(call, DEFAULT, data, Signal { addr, value, op }, (pe, When::$when));
         });
         export!("ctx_", $type, $put, $size, "_signal", $nbi => fn(
@@ -81,7 +81,7 @@ macro_rules! signals {
             pe: c_int,
         ) {
             let call = concat!("shmem_ctx_", $type, $put, $size, "_signal", $nbi);
-            let data = (dest, source, count * $element);
+            let data = (dest, source, long(count, $element));
             put_signal(call, ctx, data, Signal { addr, value, op }, (pe, When::$when));
         });
     };

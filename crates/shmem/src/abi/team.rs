@@ -7,7 +7,7 @@ use crate::abi::{export, result};
 use crate::collect::memory;
 use crate::rma::inside;
 use crate::split::Part;
-use crate::world::with;
+use crate::world::{gives, with};
 
 export!("team_my_pe" => fn(team: usize) -> c_int {
     with("shmem_team_my_pe", |world| match team {
@@ -96,9 +96,12 @@ export!("team_split_2d" => fn(
 
 export!("team_destroy" => fn(team: usize) {
     if team != 0 {
-        with("shmem_team_destroy", |world| {
+        gives("shmem_team_destroy", |world| {
             world.complete()?;
-            world.teams.destroy(team)
+            let slot = world.teams.named(team)?.slot;
+            world.teams.destroy(team)?;
+            world.ctxs.lose_team(slot);
+            Ok(())
         });
     }
 });

@@ -152,8 +152,8 @@ impl<T: Word> Words<T> {
 
     /// Which of them count.
     fn counted(&self) -> impl Iterator<Item = usize> {
-        let skip =
-            memory(self.skip.expose_provenance(), if self.skip.is_null() { 0 } else { self.count * 4 });
+        let none = self.skip.is_null() || self.each && crate::planted("shmem-vectors-count-all");
+        let skip = memory(self.skip.expose_provenance(), if none { 0 } else { self.count * 4 });
         (0..self.count)
             .filter(move |&at| skip.is_empty() || four(&skip, at as u64 * 4).is_ok_and(|word| word == 0))
     }

@@ -50,6 +50,14 @@ int main(void) {
     shmem_ctx_destroy(ctx);
     shmem_barrier_all();
     CHECK(words[9] == 77);
+    /* A context whose team is gone can be destroyed. */
+    for (int round = 0; round < 20; round++) {
+        shmem_team_t gone;
+        CHECK(shmem_team_split_strided(SHMEM_TEAM_WORLD, 0, 1, n, NULL, 0, &gone) == 0);
+        CHECK(shmem_team_create_ctx(gone, 0, &ctx) == 0);
+        shmem_team_destroy(gone);
+        shmem_ctx_destroy(ctx);
+    }
     CHECK(shmem_team_create_ctx(SHMEM_TEAM_INVALID, 0, &ctx) != 0 && ctx == SHMEM_CTX_INVALID);
     CHECK(shmem_ctx_get_team(SHMEM_CTX_DEFAULT, &of) == 0 && of == SHMEM_TEAM_WORLD);
     shmem_ctx_destroy(SHMEM_CTX_INVALID);

@@ -29,6 +29,29 @@ int main(void) {
         all[0] = all[(32 << 20) - 4097] = 1;
         shmem_free(all);
     }
+    /* What was used before is zero again. */
+    char *used = shmem_malloc(100000);
+    memset(used, 0xff, 100000);
+    shmem_free(used);
+    zeros = shmem_calloc(1000, 100);
+    CHECK(zeros == used);
+    for (int at = 0; at < 100000; at++) CHECK(zeros[at] == 0);
+    shmem_free(zeros);
+    /* What there is no room for leaves what there was; fewer bytes need no room, and what is behind them is free. */
+    char *most = shmem_malloc(20 << 20);
+    fill(most, 20 << 20, 3);
+    CHECK(shmem_realloc(most, 30 << 20) == NULL && is_filled(most, 20 << 20, 3));
+    CHECK(shmem_realloc(most, 16 << 20) == most && is_filled(most, 16 << 20, 3));
+    char *behind = shmem_malloc(15 << 20);
+    CHECK(behind != NULL && (behind >= most + (16 << 20) || behind < most));
+    if (behind) memset(behind, 1, 15 << 20);
+    CHECK(is_filled(most, 16 << 20, 3));
+    shmem_free(behind);
+    CHECK(shmem_realloc(most, 1) == most);
+    shmem_free(most);
+    most = shmem_malloc((32 << 20) - 4096);
+    CHECK(most != NULL);
+    shmem_free(most);
     char *hinted = shmem_malloc_with_hints(16, SHMEM_MALLOC_ATOMICS_REMOTE);
     CHECK(hinted != NULL);
     char *old = shmalloc(16);

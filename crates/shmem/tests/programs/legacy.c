@@ -1,13 +1,27 @@
-/* The oldest names: no init but start_pes, and no end. */
+/* The oldest names: no init but start_pes, and no end. With an argument PE 0 misuses a call while the others wait. */
 #include "check.h"
 
 static int word, half;
 static long waited;
 static double real;
 
-int main(void) {
+/* As a destructor of C++ does; what is no giving back ends it. */
+static void *kept;
+static void give_back(void) {
+    shmem_free(kept);
+    shmem_barrier_all();
+    fprintf(stderr, "it went on\n");
+}
+
+int main(int argc, char **argv) {
     start_pes(0);
     int me = _my_pe(), n = _num_pes(), next = (me + 1) % n;
+    if (argc > 1) {
+        kept = shmem_malloc(64);
+        atexit(give_back);
+        if (me == 0) shmem_int_inc(&word, strcmp(argv[1], "pe") == 0 ? n : 0);
+        shmem_barrier_all();
+    }
     CHECK(shmem_int_fadd(&word, 2, me) == 0 && shmem_int_finc(&word, me) == 2 && shmem_int_cswap(&word, 3, 9, me) == 3);
     shmem_int_add(&word, 1, me);
     shmem_int_inc(&word, me);

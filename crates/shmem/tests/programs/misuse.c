@@ -34,15 +34,56 @@ int main(int argc, char **argv) {
         shmem_ctx_destroy(ctx);
         shmem_ctx_quiet(ctx);
     }
+    if (strcmp(how, "context of a team before") == 0) {
+        shmem_ctx_t ctx;
+        shmem_team_t team, next;
+        shmem_team_split_strided(SHMEM_TEAM_WORLD, 0, 1, shmem_n_pes(), NULL, 0, &team);
+        shmem_team_create_ctx(team, 0, &ctx);
+        shmem_team_destroy(team);
+        shmem_team_split_strided(SHMEM_TEAM_WORLD, shmem_n_pes() - 1, -1, shmem_n_pes(), NULL, 0, &next);
+        shmem_ctx_long_p(ctx, &word, 1, 0);
+    }
     if (strcmp(how, "twice") == 0) {
         char *at = shmem_malloc(64);
         shmem_free(at);
         shmem_free(at);
     }
     if (strcmp(how, "sizes") == 0) shmem_malloc(64 + (size_t)me);
+    if (strcmp(how, "malloc and align") == 0) me == 0 ? shmem_malloc(4096) : shmem_align(4096, 4096);
+    if (strcmp(how, "malloc and calloc") == 0) me == 0 ? shmem_malloc(64) : shmem_calloc(8, 8);
+    if (strcmp(how, "realloc of another") == 0) {
+        void *two[2] = {shmem_malloc(64), shmem_malloc(64)};
+        shmem_realloc(two[me != 0], 128);
+    }
+    if (strcmp(how, "free of another") == 0) {
+        void *two[2] = {shmem_malloc(64), shmem_malloc(64)};
+        shmem_free(two[me != 0]);
+    }
+    if (strcmp(how, "free against malloc") == 0) {
+        void *one = shmem_malloc(64);
+        if (me == 0) shmem_free(one);
+        else shmem_malloc(64);
+    }
     if (strcmp(how, "compare") == 0) shmem_wait_until(&word, 9, 0L);
     if (strcmp(how, "signal") == 0) shmem_putmem_signal(&word, &local, 8, (uint64_t *)&word, 1, 7, 0);
     if (strcmp(how, "root") == 0) shmem_broadcastmem(SHMEM_TEAM_WORLD, &word, &word, 8, shmem_n_pes());
+    if (strcmp(how, "alltoalls by 0") == 0) shmem_long_alltoalls(SHMEM_TEAM_WORLD, shmem_malloc(64), &(long[4]){0}[0], 0, 1, 2);
+    if (strcmp(how, "alltoalls by -1") == 0) {
+        static long words[SHMEM_ALLTOALLS_SYNC_SIZE];
+        shmem_alltoalls64(shmem_malloc(64), &(long[4]){0}[2], 1, -1, 2, 0, 0, shmem_n_pes(), words);
+    }
+    const size_t many = ((size_t)1 << 61) + 1;
+    if (strcmp(how, "too many") == 0) shmem_long_put(&word, &local, many, 0);
+    if (strcmp(how, "too many got") == 0) shmem_get128(&local, &word, many, 0);
+    if (strcmp(how, "too many signalled") == 0) shmem_long_put_signal(&word, &local, many, (uint64_t *)&word, 1, SHMEM_SIGNAL_SET, 0);
+    if (strcmp(how, "too far apart") == 0) shmem_long_iput(&word, &local, (ptrdiff_t)1 << 60, 1, 17, 0);
+    if (strcmp(how, "apart below") == 0) shmem_long_iget(&local, shmem_malloc(64), 1, -1, 2, 0);
+    if (strcmp(how, "too many collected") == 0) shmem_long_collect(SHMEM_TEAM_WORLD, &word, &word, many);
+    if (strcmp(how, "too much collected") == 0) shmem_long_collect(SHMEM_TEAM_WORLD, &word, &word, (size_t)1 << 60);
+    if (strcmp(how, "too many fcollected") == 0) shmem_char_fcollect(SHMEM_TEAM_WORLD, (char *)&word, (char *)&word, (size_t)-1 / 2 + 1);
+    if (strcmp(how, "too many exchanged") == 0) shmem_long_alltoalls(SHMEM_TEAM_WORLD, &word, &word, 1, (ptrdiff_t)1 << 60, 1);
+    if (strcmp(how, "too many broadcast") == 0) shmem_long_broadcast(SHMEM_TEAM_WORLD, &word, &word, many, 0);
+    if (strcmp(how, "too many reduced") == 0) shmem_long_sum_reduce(SHMEM_TEAM_WORLD, &word, &word, many);
     if (strcmp(how, "set") == 0) shmem_barrier(0, 0, shmem_n_pes() + 1, &word);
     static long lock;
     if (strcmp(how, "clear") == 0) shmem_clear_lock(&lock);
@@ -62,6 +103,22 @@ int main(int argc, char **argv) {
         shmem_set_lock(&lock);
     }
     if (strcmp(how, "tested") == 0 && me == 0 && shmem_test_lock(&lock) == 0) shmem_set_lock(&lock);
+    static long wrong = -1, half = 0x500000000;
+    if (strcmp(how, "set before") == 0) shmem_set_lock(&wrong);
+    if (strcmp(how, "set to this PE") == 0 && me == 1) {
+        static long own = 2;
+        shmem_set_lock(&own);
+    }
+    if (strcmp(how, "set to this PE") == 0) shmem_barrier_all();
+    if (strcmp(how, "tested before") == 0) {
+        while (shmem_test_lock(&wrong)) {
+        }
+    }
+    if (strcmp(how, "half set") == 0) {
+        while (shmem_test_lock(&half)) {
+        }
+        shmem_clear_lock(&half);
+    }
     if (strcmp(how, "from null") == 0) shmem_putmem(&word, none, 8, 1);
     if (strcmp(how, "strided from null") == 0) shmem_long_iput(&word, none, 1, 1, 1, 1);
     if (strcmp(how, "into null") == 0) shmem_getmem(none, &word, 8, 1);

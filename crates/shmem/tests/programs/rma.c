@@ -69,6 +69,22 @@ int main(void) {
     for (int at = 0; at < 60; at++) CHECK(there[at] == (at % 3 ? 0 : before * 100 + at / 3 * 2));
     shmem_iget(back, there, 2, 3, 20, next);
     for (int at = 0; at < 40; at++) CHECK(back[at] == (at % 2 ? 0 : here[at]));
+    /* And backwards, at either end. */
+    shmem_barrier_all();
+    memset(there, 0, 400);
+    memset(back, 0, sizeof back);
+    shmem_barrier_all();
+    shmem_iput(there + 57, here, -3, 2, 20, next);
+    shmem_barrier_all();
+    for (int at = 0; at < 60; at++) CHECK(there[at] == (at % 3 ? 0 : before * 100 + (19 - at / 3) * 2));
+    shmem_barrier_all();
+    shmem_iput(there, here + 38, 3, -2, 20, next);
+    shmem_barrier_all();
+    for (int at = 0; at < 60; at++) CHECK(there[at] == (at % 3 ? 0 : before * 100 + 38 - at / 3 * 2));
+    shmem_iget(back + 38, there, -2, 3, 20, next);
+    for (int at = 0; at < 40; at++) CHECK(back[at] == (at % 2 ? 0 : me * 100 + at));
+    shmem_iget(back, there + 57, 2, -3, 20, next);
+    for (int at = 0; at < 40; at++) CHECK(back[at] == (at % 2 ? 0 : me * 100 + at));
     shmem_iget32((void *)plain, statics, 1, 1, 0, next);
     shmem_finalize();
     return failures != 0;

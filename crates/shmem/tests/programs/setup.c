@@ -9,6 +9,11 @@ int main(void) {
     CHECK(shmem_init_thread(SHMEM_THREAD_MULTIPLE, &provided) == 0 && provided == SHMEM_THREAD_MULTIPLE);
     shmem_query_thread(&provided);
     CHECK(provided == SHMEM_THREAD_MULTIPLE);
+    /* Once more changes nothing. */
+    shmem_init();
+    shmem_query_thread(&provided);
+    CHECK(provided == SHMEM_THREAD_MULTIPLE);
+    CHECK(shmem_init_thread(SHMEM_THREAD_FUNNELED, &provided) == 0 && provided == SHMEM_THREAD_MULTIPLE);
     int me = shmem_my_pe(), n = shmem_n_pes(), local = 0;
     CHECK(me >= 0 && me < n && _my_pe() == me && _num_pes() == n);
     shmem_info_get_version(&major, &minor);
@@ -27,6 +32,7 @@ int main(void) {
     CHECK(*heap >= 100 && *heap < 100 + n);
     shmem_pcontrol(1);
     shmem_free(heap);
+    shmem_finalize();
     shmem_finalize();
     return failures != 0;
 }

@@ -54,6 +54,22 @@ int main(void) {
     while (made < 100 && shmem_team_split_strided(SHMEM_TEAM_WORLD, 0, 1, n, NULL, 0, &many[made]) == 0) made++;
     CHECK(made == 62);
     use(many[61], 0, 1);
+    /* Rows have a place together, and columns; where there is one place only, none is taken. */
+    shmem_team_destroy(many[61]);
+    CHECK(shmem_team_split_2d(SHMEM_TEAM_WORLD, 1, NULL, 0, &row, NULL, 0, &column) != 0);
+    CHECK(row == SHMEM_TEAM_INVALID && column == SHMEM_TEAM_INVALID);
+    CHECK(shmem_team_split_strided(SHMEM_TEAM_WORLD, 0, 1, n, NULL, 0, &many[61]) == 0);
+    for (int at = 58; at < made; at++) shmem_team_destroy(many[at]);
+    made = 58;
+    for (int width = 1; width <= 2 * n + 1; width++) {
+        CHECK(shmem_team_split_2d(SHMEM_TEAM_WORLD, width, NULL, 0, &row, NULL, 0, &column) == 0);
+        int of = width < n ? width : n;
+        use(row, me / of * of, 1);
+        use(column, me % of, of);
+        CHECK(shmem_team_n_pes(column) == (n - me % of + of - 1) / of);
+        shmem_team_destroy(row);
+        shmem_team_destroy(column);
+    }
     for (int at = 0; at < made; at++) shmem_team_destroy(many[at]);
     CHECK(shmem_team_split_strided(SHMEM_TEAM_WORLD, 0, 1, n, NULL, 0, &row) == 0);
     use(row, 0, 1);

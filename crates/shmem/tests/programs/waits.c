@@ -42,6 +42,24 @@ int main(void) {
     CHECK(!shmem_test_all_vector(words, N, NULL, SHMEM_CMP_EQ, values));
     CHECK(shmem_test_any_vector(words, N, NULL, SHMEM_CMP_NE, values) == 3);
     CHECK(shmem_test_some_vector(words, N, indices, NULL, SHMEM_CMP_EQ, values) == N - 1);
+    /* Each against a value of its own, and only those that count: of all others the value is there already. */
+    shmem_barrier_all();
+    for (int at = 0; at < N; at++) status[at] = at % 4 != 2, values[at] = at % 4 == 2 ? 200 + at : words[at];
+    CHECK(shmem_test_any_vector(words, N, status, SHMEM_CMP_EQ, values) == SIZE_MAX);
+    CHECK(shmem_test_some_vector(words, N, indices, status, SHMEM_CMP_EQ, values) == 0);
+    CHECK(!shmem_test_all_vector(words, N, status, SHMEM_CMP_EQ, values));
+    shmem_barrier_all();
+    shmem_atomic_set(&words[6], 206, next);
+    CHECK(shmem_wait_until_any_vector(words, N, status, SHMEM_CMP_EQ, values) == 6 && words[6] == 206);
+    CHECK(shmem_wait_until_some_vector(words, N, indices, status, SHMEM_CMP_EQ, values) == 1 && indices[0] == 6);
+    shmem_barrier_all();
+    shmem_atomic_set(&words[2], 202, next);
+    shmem_wait_until_all_vector(words, N, status, SHMEM_CMP_EQ, values);
+    CHECK(words[2] == 202 && words[6] == 206);
+    status[2] = status[6] = 1;
+    CHECK(shmem_wait_until_any_vector(words, N, status, SHMEM_CMP_EQ, values) == SIZE_MAX);
+    CHECK(shmem_wait_until_some_vector(words, N, indices, status, SHMEM_CMP_EQ, values) == 0);
+    shmem_wait_until_all_vector(words, N, status, SHMEM_CMP_NE, values);
     /* Each has its turn. */
     int seen[N] = {0}, different = 0;
     for (int at = 0; at < 4 * N; at++) {
