@@ -268,6 +268,11 @@ impl<M: Memory> Queue<M> {
         Rung::Yes
     }
 
+    /// Rings for what was submitted, once: whoever was to do that has died in between.
+    pub fn ring_for_the_dead(&self) {
+        self.bell.ring(self.memory.load(at::SUBMITTED, SeqCst));
+    }
+
     /// Raises the counter of what was submitted; where it is now, if that was needed.
     #[inline]
     fn raise(&self, end: u64) -> Option<u64> {

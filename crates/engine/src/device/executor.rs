@@ -133,7 +133,7 @@ impl<N: Network> Executor<N> {
     /// [`QueueError`].
     pub fn for_processes(network: N, queues: u32, deepest: u32, mutant: Mutant) -> Result<Self, QueueError> {
         let queues = queues.clamp(1, trunkline_proto::wire::devq::BELLS_MAX);
-        let file = File::new(queues, deepest)?;
+        let file = File::new(queues, deepest, mutant)?;
         let page = BellPage::create(file.words().clone(), queues, mutant)?;
         Ok(Self::with(network, page, Some(Room::File(file)), mutant))
     }
@@ -395,7 +395,7 @@ impl<N: Network> Executor<N> {
         let mut more = Vec::new();
         owned.retain_mut(|owned| {
             let Some(queue) = directory.get(&owned.number) else { return false };
-            let is_over = !mutant.is("dev-outlives-its-owner") && owned.look(queue, page);
+            let is_over = !mutant.is("dev-outlives-its-owner") && owned.look(queue, page, *mutant);
             more.extend(companion_of(queue).filter(|_| is_over));
             !is_over
         });

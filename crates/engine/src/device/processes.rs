@@ -10,7 +10,7 @@ use trunkline_devq::{BellPage, Budget, Queue, View};
 use trunkline_mem::{Memory, OutOfBounds, Shared};
 use trunkline_proto::mutant::Mutant;
 use trunkline_proto::wire::devq::{
-    Aborted, Bells, Companion, Frontier, LINE_BYTES, Shape, ShapeError, Status, at,
+    Aborted, Bells, Companion, Frontier, LINE_BYTES, Shape, ShapeError, Status, at, is_before,
 };
 
 use crate::device::executor::QueueError;
@@ -50,19 +50,21 @@ pub(super) struct File {
     shared: Shared,
     words: Words,
     bells: Bells,
+    deepest: u32,
     next: u64,
+    mutant: Mutant,
 }
 
 impl File {
     /// Room for so many queues, none of them deeper.
-    pub(super) fn new(queues: u32, deepest: u32) -> Result<Self, QueueError> {
+    pub(super) fn new(queues: u32, deepest: u32, mutant: Mutant) -> Result<Self, QueueError> {
         let bells = Bells::new(queues)?;
         let each = Shape::new(deepest, 0, 0, 0)?.bytes().next_multiple_of(ALIGN);
         let first = entry_of(bells, queues).next_multiple_of(ALIGN);
         let bytes = usize::try_from(first + u64::from(queues) * each).unwrap_or(usize::MAX);
         let shared = Shared::new("trunkline-devq", bytes).map_err(QueueError::file)?;
         let words = Words::of(shared.memory().clone());
-        Ok(Self { shared, words, bells, next: first })
+        Ok(Self { shared, words, bells, deepest, next: first, mutant })
     }
 
     pub(super) const fn words(&self) -> &Words {
@@ -76,6 +78,10 @@ impl File {
     /// Memory of the next queue, and where that is.
     pub(super) fn take(&mut self, shape: &Shape) -> Result<(u64, Words), QueueError> {
         let at = self.next;
+        // What is deeper would take the room of others.
+        if shape.depth() > self.deepest && !self.mutant.is("dev-takes-room-of-others") {
+            return Err(ShapeError::Depth(shape.depth()).into());
+        }
         let part = self.shared.memory().part(at, shape.bytes());
         let part = part.map_err(|_| ShapeError::Depth(shape.depth()))?;
         self.next = (at + shape.bytes()).next_multiple_of(ALIGN);
@@ -111,12 +117,20 @@ impl Owned {
     }
 
     /// Ends the queue once its process has ended and what that had submitted is executed. Whether there is no more to look for.
-    pub(super) fn look(&mut self, queue: &Queue<Words>, page: &BellPage<Words>) -> bool {
+    pub(super) fn look(&mut self, queue: &Queue<Words>, page: &BellPage<Words>, mutant: Mutant) -> bool {
         if self.ended.is_none() && !has_ended(&self.process) {
             return false;
         }
-        let since = *self.ended.get_or_insert_with(Instant::now);
         let bell = page.look(queue.shape().bell());
+        if self.ended.is_none() && !mutant.is("dev-drops-what-was-not-rung") {
+            let submitted = trunkline_devq::Memory::load(queue.words(), at::SUBMITTED, Acquire);
+            if is_before(bell, submitted) {
+                queue.ring_for_the_dead();
+                self.ended = Some(Instant::now());
+                return false;
+            }
+        }
+        let since = *self.ended.get_or_insert_with(Instant::now);
         let frontier = Frontier(trunkline_devq::Memory::load(queue.words(), at::FRONTIER, Acquire));
         if frontier.near(bell) != bell && since.elapsed() < GRACE {
             return false;
@@ -162,7 +176,9 @@ impl Guest {
             return Err(GuestError::NoQueue(number));
         }
         let word = self.memory.word(entry_of(bells, number))?.load(Acquire);
-        if word == 0 { Err(GuestError::NoQueue(number)) } else { Ok(word) }
+        // Queues begin where the executor puts them; anything else that stands there is not by it.
+        let is_one = word != 0 && (word.is_multiple_of(ALIGN) || self.mutant.is("dev-guest-goes-anywhere"));
+        if is_one { Ok(word) } else { Err(GuestError::NoQueue(number)) }
     }
 
     /// The queue of a number, such as a companion.
@@ -181,9 +197,11 @@ impl Guest {
     /// # Errors
     /// [`GuestError`].
     pub fn view(&self, number: u32) -> Result<View, GuestError> {
-        let (at, queue) = (self.place(number)?, self.queue(number)?);
+        let queue = self.queue(number)?;
+        // Where the file says that it is may have changed since.
+        let at = queue.words().memory().addr() as u64;
         let page = self.memory.addr() as u64;
-        View::new(queue.shape(), page + at, self.page.bells(), page, None).ok_or(GuestError::NoQueue(number))
+        View::new(queue.shape(), at, self.page.bells(), page, None).ok_or(GuestError::NoQueue(number))
     }
 
     /// How long a wait may take. When the process that executes dies all queues end with [`Status::PeerDead`], and so do waits for their entries; those for signals, if they are

@@ -3,10 +3,11 @@
 use std::io::{BufRead as _, BufReader};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
-use trunkline_devq::{Condition, Queue, Slots, WaitError};
+use trunkline_devq::{Condition, Memory as _, Queue, Slots, WaitError};
 use trunkline_engine::Nics;
 use trunkline_engine::device::{Far, Guest, Key, Patience, Queues, Region, Rma, Words, processes::process};
 use trunkline_engine::host::UnixHost;
@@ -289,4 +290,77 @@ fn the_death_of_an_executor_reaches_its_producers() {
     println!("told after {told:?}");
     assert!(told < BOUND, "{told:?}");
     assert!(guest.look());
+}
+
+/// A descriptor of a process that has ended.
+fn ended() -> std::os::fd::OwnedFd {
+    let mut child = Command::new("true").spawn().unwrap();
+    let descriptor = process(child.id()).unwrap();
+    child.wait().unwrap();
+    descriptor
+}
+
+/// Whoever submits and dies before he rings has submitted: others may have heard from him that it is so.
+#[test]
+fn what_a_dead_producer_had_submitted_is_executed_though_nobody_rang() {
+    let host = host(SHM);
+    let queue = host.queues.queue(8).unwrap();
+    let at = Remote { peer: 1, addr: SLOTS, key: host.other.keys[1].bits() };
+    let signal = Entry::new(Work::Atomic { at, change: Atomic::Add(1), poisoned: true });
+    let mut places = queue.reserve(1).unwrap();
+    places.write(&signal).unwrap();
+    places.publish().unwrap();
+    queue.words().store(trunkline_proto::wire::devq::at::SUBMITTED, 1, SeqCst);
+    host.queues.with(|executor| executor.own(queue.shape().number(), ended()));
+    assert_eq!(host.other.wait_signal(0, 1), Ok(1));
+    let until = Instant::now() + LIMIT;
+    while queue.aborted().is_none_or(|why| why.status != Status::PeerDead) {
+        assert!(Instant::now() < until, "the queue goes on without its producer");
+        std::thread::yield_now();
+    }
+}
+
+/// There is room for as many queues as were asked for, none of which is deeper.
+#[test]
+fn a_queue_that_is_too_deep_takes_nobodys_room() {
+    let host = host(SHM);
+    assert!(host.queues.queue(128).is_err(), "64 is the deepest");
+    for number in 0..16 {
+        assert_eq!(host.queues.queue(64).unwrap().shape().number(), number);
+    }
+}
+
+/// Where a queue lies is said by a file that others write: what is not a queue's place is none, and what changes meanwhile leads nowhere else.
+#[test]
+fn places_of_queues_are_not_believed() {
+    let host = host(SHM);
+    let queue = host.queues.queue(8).unwrap();
+    let file = host.queues.with(|executor| executor.file().unwrap().memory().clone());
+    let guest = Guest::open(&file, None, planted()).unwrap();
+    assert!(guest.queue(0).is_ok());
+    // The word that says where the first queue lies.
+    let good = queue.words().memory().addr() as u64 - file.addr() as u64;
+    let said = (0..4096).step_by(8).find(|at| file.load(*at) == Ok(good)).unwrap();
+    for wrong in [4097, good + 8, 1 << 40, u64::MAX] {
+        file.update(said, |_| Some(wrong)).unwrap();
+        assert!(guest.queue(0).is_err(), "{wrong}");
+    }
+    let over = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for wild in [good, 1 << 40].into_iter().cycle() {
+                file.update(said, |_| Some(wild)).unwrap();
+                if over.load(SeqCst) {
+                    break;
+                }
+            }
+        });
+        for _ in 0..20_000 {
+            let Ok(view) = guest.view(0) else { continue };
+            let (at, words) =
+                (queue.words().memory().addr() as u64, trunkline_proto::wire::devq::at::RESERVED);
+            assert_eq!(view.words, at + words);
+        }
+        over.store(true, SeqCst);
+    });
 }
