@@ -280,7 +280,7 @@ fn messages_inside_a_node_allocate_nothing() {
     use trunkline_engine::tagged::{Begun, Config, Endpoint, Event};
     use trunkline_fabric::{Oob as _, OobListener as _};
     use trunkline_mem::ipc::Device;
-    use trunkline_proto::tagged::Choice;
+    use trunkline_proto::tagged::{Choice, Method};
     use trunkline_proto::time::{Duration, Instant};
     use trunkline_proto::wire::tagged::Inbox;
     let (host, device) = (UnixHost::new(|_, _| {}), Device::create(0, 64 << 20).unwrap());
@@ -290,7 +290,7 @@ fn messages_inside_a_node_allocate_nothing() {
         let sharing = Sharing::new([number; 16], Amount { entries: 16, bytes: 1 << 40 });
         let inbox = Inbox::new(1024, 512, 1 << 18).unwrap();
         let memory = Device::join(0, &device.descriptor().unwrap()).unwrap();
-        Endpoint::new(memory, Config { sharing, inbox, copy: Choice::default() }, now)
+        Endpoint::new(memory, Config { sharing, inbox, copy: Choice::Fixed(Method::Pull) }, now)
     });
     let connected = ends[1].join(host.oob().connect(&listener.address()).unwrap()).unwrap();
     let accepted = ends[0].join(listener.accept().unwrap().unwrap()).unwrap();
@@ -343,7 +343,8 @@ fn messages_inside_a_node_allocate_nothing() {
 
 /// Two endpoints of this process, each with a page on which it shows what it shares: both pages are written with each message, and what is shown, as
 /// buffers that others have mapped, is looked at.
-fn messages_of_who_shows_what_it_shares_allocate_nothing() {
+/// The receiver copies, or both by turns: what is learned is which of these.
+fn messages_of_who_shows_what_it_shares_allocate_nothing(method: trunkline_proto::tagged::Method) {
     use trunkline_engine::ipc::{Buffer, Config as Sharing};
     use trunkline_engine::tagged::{Begun, Config, Endpoint, Event};
     use trunkline_engine::{NodePage, read_node};
@@ -365,7 +366,7 @@ fn messages_of_who_shows_what_it_shares_allocate_nothing() {
         sharing.mutant = planted();
         let inbox = Inbox::new(1024, 512, 1 << 18).unwrap();
         let memory = Device::join(0, &device.descriptor().unwrap()).unwrap();
-        Endpoint::new(memory, Config { sharing, inbox, copy: Choice::default() }, now)
+        Endpoint::new(memory, Config { sharing, inbox, copy: Choice::Fixed(method) }, now)
     });
     let mut views =
         ["trunkline.steady.1", "trunkline.steady.2"].into_iter().zip(&mut ends).map(|(name, end)| {
@@ -429,9 +430,10 @@ fn messages_of_who_shows_what_it_shares_allocate_nothing() {
         }
     }
     let allocated = ALLOCATIONS.load(Ordering::Relaxed) - before;
-    assert_eq!(allocated, 0, "messages with a page being written");
+    assert_eq!(allocated, 0, "messages with a page being written, {method:?}");
     let shown = read_node(&views[0]).unwrap();
     assert_eq!((shown.exports.len(), shown.neighbours.len(), shown.neighbours[0].pid), (2, 1, 4711));
+    // What this process copied itself was announced, too.
     assert!(shown.exports.iter().all(|export| export.holders == 1), "{:?}", shown.exports);
 }
 
@@ -467,7 +469,9 @@ fn messages_allocate_nothing_after_warm_up() {
     }
     hits_on_shared_memory_allocate_nothing();
     messages_inside_a_node_allocate_nothing();
-    messages_of_who_shows_what_it_shares_allocate_nothing();
+    for method in [trunkline_proto::tagged::Method::Pull, trunkline_proto::tagged::Method::Turns] {
+        messages_of_who_shows_what_it_shares_allocate_nothing(method);
+    }
     shared_messages_allocate_nothing();
     shared_messages_over_two_rails_allocate_nothing();
     // Recorded for a trace: with room for every event, and with a buffer that is full after some.
