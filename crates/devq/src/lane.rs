@@ -1,6 +1,9 @@
 //! A lane towards another process: a queue, and its companion once somebody counts. Both APIs ([`original`](crate::original),
 //! [`successor`](crate::successor)) write their entries by it.
 
+use alloc::boxed::Box;
+
+use once_cell::race::OnceBox;
 use trunkline_proto::wire::devq::{Atomic, Count, Entry, Fence, LENGTH_MAX, Local, Remote, Work};
 
 use crate::budget::Budget;
@@ -161,15 +164,30 @@ impl Beside {
 }
 
 /// A queue and its companion.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct Lane<M, D> {
     /// The queue.
     pub main: Queue<M>,
-    /// Where its companion is found.
-    pub directory: D,
+    directory: D,
+    /// Found once: a queue has one companion, and keeps it.
+    companion: OnceBox<Queue<M>>,
+}
+
+impl<M: Clone, D: Clone> Clone for Lane<M, D> {
+    fn clone(&self) -> Self {
+        let known = self.companion.get().map(|companion| OnceBox::with_value(Box::new(companion.clone())));
+        let companion = known.unwrap_or_default();
+        Self { main: self.main.clone(), directory: self.directory.clone(), companion }
+    }
 }
 
 impl<M: Memory, D: Directory<M>> Lane<M, D> {
+    /// A queue, and where its companion will be found.
+    #[must_use]
+    pub const fn new(main: Queue<M>, directory: D) -> Self {
+        Self { main, directory, companion: OnceBox::new() }
+    }
+
     /// Writes bytes, and behind them one more entry if given, with one doorbell for what fits into the queue at once; the tickets
     /// of the last WRITE and of the last entry.
     pub(crate) fn write(
@@ -269,13 +287,23 @@ impl<M: Memory, D: Directory<M>> Lane<M, D> {
         Ok(self.main.post(core::slice::from_ref(entry), budget)?)
     }
 
-    /// The companion, which the host makes when it is first asked for.
+    /// The companion, which the host makes when it is first asked for. The directory is asked once.
     ///
     /// # Errors
     /// [`OpError::Companion`].
-    pub fn companion(&self, budget: &mut impl Budget) -> Result<Queue<M>, OpError> {
+    #[inline]
+    pub fn companion(&self, budget: &mut impl Budget) -> Result<&Queue<M>, OpError> {
+        match self.companion.get() {
+            Some(known) if !self.main.mutant().is("devq-finds-companions-again") => Ok(known),
+            _ => self.find_companion(budget),
+        }
+    }
+
+    #[cold]
+    fn find_companion(&self, budget: &mut impl Budget) -> Result<&Queue<M>, OpError> {
         let number = self.main.companion_within(budget).map_err(OpError::Companion)?;
-        self.directory.find(number).ok_or(OpError::Companion(WaitError::Refused))
+        let found = self.directory.find(number).ok_or(OpError::Companion(WaitError::Refused))?;
+        Ok(self.companion.get_or_init(|| Box::new(found)))
     }
 
     /// Counts an entry when it has completed; the companion's ticket.

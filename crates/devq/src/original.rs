@@ -108,7 +108,7 @@ impl<M: Memory, D: Directory<M>> Peer<M, D> {
         let companion = self.0.companion(budget)?;
         let beside = Beside { behind: Some(signal.entry()), counter: None };
         let [_, last] = self.0.publish(bytes, &beside, budget)?;
-        self.0.submit_and_count(last, &companion, last, counter, budget)
+        self.0.submit_and_count(last, companion, last, counter, budget)
     }
 
     /// Raises a signal, and counts that here once its entry has completed.
@@ -123,7 +123,7 @@ impl<M: Memory, D: Directory<M>> Peer<M, D> {
     ) -> Result<(), OpError> {
         let companion = self.0.companion(budget)?;
         let last = self.signal_remote(signal, budget)?;
-        self.0.count(&companion, last, counter, budget).map(|_| ())
+        self.0.count(companion, last, counter, budget).map(|_| ())
     }
 
     /// Waits until an entry has completed: its source can be used again.

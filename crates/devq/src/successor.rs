@@ -143,7 +143,7 @@ impl<'a, M: Memory, D: Directory<M>> Channel<'a, M, D> {
         match companion {
             Some((companion, counter)) => {
                 let of = if with.counter_after_signal { last } else { write };
-                lane.submit_and_count(last, &companion, of, &counter, budget)?;
+                lane.submit_and_count(last, companion, of, &counter, budget)?;
             }
             None => _ = lane.main.submit(last.index.wrapping_add(1)),
         }
@@ -243,7 +243,7 @@ impl<'a, M: Memory, D: Directory<M>> Channel<'a, M, D> {
         let Some(lane) = self.lanes.first() else { return Err(OpError::Empty) };
         let companion = lane.companion(budget)?;
         let ticket = self.signal(signal, budget)?;
-        lane.count(&companion, ticket, counter, budget)?;
+        lane.count(companion, ticket, counter, budget)?;
         Ok(ticket)
     }
 

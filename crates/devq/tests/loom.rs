@@ -483,10 +483,7 @@ fn turns_of_a_channel() {
         let page = loomed::page(2, mutant);
         let none = |_| None;
         let lanes: Arc<[_]> = [(7, 0), (8, 1)]
-            .map(|(number, bell)| Lane {
-                main: queue(shape(2, number, bell), 0, &page, mutant),
-                directory: none,
-            })
+            .map(|(number, bell)| Lane::new(queue(shape(2, number, bell), 0, &page, mutant), none))
             .into();
         let recorded = Channel::create(loomed::for_slots(4), 0, &[0, 0], mutant).unwrap();
         let cursor = loomed::for_slots(1);

@@ -8,7 +8,7 @@ mod common;
 #[path = "common/world.rs"]
 mod world;
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::sync::atomic::Ordering::Acquire;
 
 use trunkline_devq::channel::Channel as Recorded;
@@ -66,7 +66,7 @@ fn rig_of(lanes: u32, depth: u32, first: u64, counters: Slots, signals: Slots) -
         queue.answer(Companion::Queue(number + lanes));
     }
     let table = Table(queues.clone());
-    let lane = |queue: &Queue<HeapWords>| Lane { main: queue.clone(), directory: table.clone() };
+    let lane = |queue: &Queue<HeapWords>| Lane::new(queue.clone(), table.clone());
     let lanes = queues[..lanes as usize].iter().map(lane).collect();
     Rig { page, queues, lanes, window: Executor::new(false, signals, counters), drain }
 }
@@ -295,6 +295,25 @@ fn a_put_with_a_counter_alone() {
     assert_eq!(rig.rows(0, 0), ["M[0]=WRITE(40,2,1000,9,64)"]);
     assert_eq!(rig.rows(1, 0), ["C[0]=WAIT(0,0)", "C[1]=FA(0,1,+1,16)"]);
     assert_eq!(rig.channel().put(&bytes(0), &with, &mut Looks(1)), Err(OpError::Empty));
+}
+
+/// Who finds queues by their numbers may take a lock for it: it is asked once for a companion, not for each put.
+#[test]
+fn a_companion_is_found_once() {
+    let rig = successor(1);
+    let asked = Cell::new(0);
+    let directory = |number: u32| {
+        asked.set(asked.get() + 1);
+        rig.queues.get(number as usize).cloned()
+    };
+    let lane = Lane::new(rig.queues[0].clone(), directory);
+    assert_eq!(asked.get(), 0, "nobody has counted yet");
+    let peer = Peer(lane);
+    for id in 0..3 {
+        peer.put_signal_counter_remote(&bytes(64), &bare(0, 1), &bare(id, 1), &mut Looks(1)).unwrap();
+    }
+    peer.clone().signal_counter_remote(&bare(0, 1), &bare(1, 1), &mut Looks(1)).unwrap();
+    assert_eq!(asked.get(), 1);
 }
 
 /// A counter that the last WRITE raises itself: one entry, and none of the companion's; where an entry cannot have it, the companion's.

@@ -196,7 +196,7 @@ fn alone(order: &str, bytes: u64, times: u64) -> Option<()> {
     let counter = Addition { at: Remote { addr: slot.value, ..there }, value: 1, poisoned: true };
     let bytes = Bytes { from, to, len: bytes };
     let queue = queues.queue(64).ok()?;
-    let lane = Lane { main: queue.clone(), directory: queues.finder() };
+    let lane = Lane::new(queue.clone(), queues.finder());
     let companion = lane.companion(&mut Looks(16)).ok()?;
     let counted = counter.with(write)?;
     for round in 1..=times {
@@ -208,7 +208,7 @@ fn alone(order: &str, bytes: u64, times: u64) -> Option<()> {
             }
             "device_alone_counted" => _ = post(&queue, &[counted])?,
             "device_alone_added" => _ = post(&queue, &[write, counter.entry()])?,
-            _ => _ = lane.write_and_count(&companion, &bytes, &counter, &mut Looks(1)).ok()?,
+            _ => _ = lane.write_and_count(companion, &bytes, &counter, &mut Looks(1)).ok()?,
         }
         slot.wait(&words, Condition::AtLeast(round), &mut Looks(1), Mutant::NONE).ok()?;
     }

@@ -277,7 +277,7 @@ pub(crate) struct Rust<'w> {
 pub(crate) fn lanes(world: &World) -> Vec<Lane<HeapWords, Table>> {
     let directory = Table(world.queues.clone());
     let mains = &world.queues[..world.queues.len() / 2];
-    mains.iter().map(|main| Lane { main: main.clone(), directory: directory.clone() }).collect()
+    mains.iter().map(|main| Lane::new(main.clone(), directory.clone())).collect()
 }
 
 fn wait_words(out: &mut Out, result: Result<(), WaitError>) {

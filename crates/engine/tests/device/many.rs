@@ -83,7 +83,7 @@ fn a_counter_that_eight_peers_share_is_the_sum() {
         let counter = Slots16 { at: rank.at(0, SLOTS) }.add(0, 1);
         let channels_words = Words::heap(4096);
         let lanes: Vec<_> = (1..8)
-            .map(|_| Lane { main: rank.queues.queue(16).unwrap(), directory: rank.queues.finder() })
+            .map(|_| Lane::new(rank.queues.queue(16).unwrap(), rank.queues.finder()))
             .collect();
         let rounds = 20;
         for (peer, lane) in (1..).zip(&lanes) {

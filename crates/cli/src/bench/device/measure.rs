@@ -278,7 +278,7 @@ fn put_and_companion<N: Network + 'static>(
     way: Way,
     size: (usize, usize),
 ) -> Result<Row, DeviceBenchError> {
-    let lane = Lane { main: queue.clone(), directory: ranks[0].queues.finder() };
+    let lane = Lane::new(queue.clone(), ranks[0].queues.finder());
     let (bytes, counter) = (ranks[0].bytes(size.0), ranks[0].counter(1));
     let mut counted = ranks[0].value(1);
     puts(ranks, ("put + companion's counter", way, 3), size, || {
