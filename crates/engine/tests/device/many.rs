@@ -82,9 +82,8 @@ fn a_counter_that_eight_peers_share_is_the_sum() {
         let rank = &ranks[0];
         let counter = Slots16 { at: rank.at(0, SLOTS) }.add(0, 1);
         let channels_words = Words::heap(4096);
-        let lanes: Vec<_> = (1..8)
-            .map(|_| Lane::new(rank.queues.queue(16).unwrap(), rank.queues.finder()))
-            .collect();
+        let lanes: Vec<_> =
+            (1..8).map(|_| Lane::new(rank.queues.queue(16).unwrap(), rank.queues.finder())).collect();
         let rounds = 20;
         for (peer, lane) in (1..).zip(&lanes) {
             let words = channels_words.clone();

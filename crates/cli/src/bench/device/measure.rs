@@ -14,7 +14,7 @@ use super::gpu;
 use super::pattern::{check, fill};
 use super::ranks::{Alone, Rank, Way, alone, over, patience};
 use super::{DeviceBenchError, Row, Settings};
-use crate::bench::times::Times;
+use crate::bench::times::{Times, warm_up};
 use crate::cmd::BenchError;
 
 /// Runs of a row of few bytes.
@@ -25,6 +25,8 @@ const PARTS: u32 = 16;
 const LONG: usize = 64 << 20;
 /// Peers of the fan-out.
 const PEERS: usize = 64;
+/// Rounds of them.
+const FANS: usize = 200;
 /// Queues that are idle.
 const IDLE: u32 = 1024;
 
@@ -40,6 +42,9 @@ pub(super) struct Found {
     pub(super) idle_pass_us: f64,
     pub(super) look_counter_ns: f64,
     pub(super) look_tickets_ns: f64,
+    /// B4: 64 puts until one counter has them all, and until their tickets are done.
+    pub(super) fan_counter_us: f64,
+    pub(super) fan_tickets_us: f64,
     pub(super) m0_counter_us: f64,
     pub(super) m0_companion_us: f64,
     pub(super) m1_counter_us: f64,
@@ -296,7 +301,7 @@ fn ping_pong<N: Network + 'static>(
     count: usize,
 ) -> Result<Row, DeviceBenchError> {
     fill([&ranks[0].memory, &ranks[1].memory], bytes, 4);
-    let all = count + super::super::times::warm_up(count);
+    let all = count + warm_up(count);
     let [first, second] = ranks;
     let (there, back) = (first.queue(128)?, second.queue(128)?);
     let (mut sent, mut heard) = (second.value(2), first.value(2));
@@ -382,30 +387,47 @@ fn idle(print: Print<'_>, found: &mut Found) -> Result<(), BenchError> {
     print(&Row::timed("B3", "entry of a batch (NOP)", "executor", 0, Times::of(nanos, 16)))
 }
 
-/// B4: the waiter's looks once all has completed, which is what it does at least.
+/// B4: 64 puts until one counter has them all, and until their tickets are done, in turns: a machine that is slow for a while is slow for both. How long these took,
+/// and the counter's value.
+fn fans(
+    rank: &Rank<Alone>,
+    queues: &[Queue<Words>],
+    tickets: &mut Vec<Ticket>,
+) -> Result<([Times; 2], u64), DeviceBenchError> {
+    let (put, counted_put) = (rank.put(8), rank.put_counted(8, 5)?);
+    let mut counted = rank.value(5);
+    let mut nanos = [(); 2].map(|()| Vec::with_capacity(FANS));
+    for run in 0..warm_up(FANS) + FANS {
+        let began = Instant::now();
+        for queue in queues {
+            queue.post(&counted_put, &mut patience())?;
+        }
+        counted += PEERS as u64;
+        rank.wait(5, counted)?;
+        let by_counter = began.elapsed();
+        tickets.clear();
+        let began = Instant::now();
+        for queue in queues {
+            tickets.push(queue.post(&put, &mut patience())?);
+        }
+        queues.iter().zip(&*tickets).try_for_each(|(queue, ticket)| queue.wait(*ticket, &mut patience()))?;
+        let took = [by_counter, began.elapsed()];
+        for (nanos, took) in nanos.iter_mut().zip(took).filter(|_| run >= warm_up(FANS)) {
+            nanos.push(took.as_nanos() as u64);
+        }
+    }
+    Ok((nanos.map(|nanos| Times::of(nanos, 1)), counted))
+}
+
+/// B4: that, and the waiter's looks once all has completed, which is what it does at least.
 fn fan_out(print: Print<'_>, found: &mut Found) -> Result<(), BenchError> {
     let ranks = alone(Way::M1, 8)?;
     let rank = &ranks[0];
     let queues: Result<Vec<_>, _> = (0..PEERS).map(|_| rank.queue(16)).collect();
     let queues = queues?;
-    let (put, counted_put) = (rank.put(8), rank.put_counted(8, 5)?);
-    let mut counted = rank.value(5);
     let mut tickets = Vec::with_capacity(PEERS);
-    let by_counter = Times::take(200, 1, |_| {
-        for queue in &queues {
-            queue.post(&counted_put, &mut patience())?;
-        }
-        counted += PEERS as u64;
-        rank.wait(5, counted)
-    })?;
-    let by_tickets = Times::take(200, 1, |_| {
-        tickets.clear();
-        for queue in &queues {
-            tickets.push(queue.post(&put, &mut patience())?);
-        }
-        queues.iter().zip(&tickets).try_for_each(|(queue, ticket)| queue.wait(*ticket, &mut patience()))?;
-        Ok::<_, DeviceBenchError>(())
-    })?;
+    let ([by_counter, by_tickets], counted) = fans(rank, &queues, &mut tickets)?;
+    (found.fan_counter_us, found.fan_tickets_us) = (by_counter.p50_us, by_tickets.p50_us);
     print(&Row::timed("B4", "64 puts, one counter", Way::M1.name(), 8, by_counter))?;
     print(&Row::timed("B4", "64 puts, 64 tickets", Way::M1.name(), 8, by_tickets))?;
     let look = Times::take(RUNS, 1, |_| rank.wait(5, black_box(counted)))?;

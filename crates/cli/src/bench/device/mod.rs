@@ -274,6 +274,12 @@ fn bars(found: &Found, transfer: f64) -> Vec<Bar> {
             0.125,
             "of the time",
         ),
+        most(
+            "M1, 64 puts until one counter has them against 64 tickets",
+            ratio(found.fan_counter_us, found.fan_tickets_us),
+            1.0,
+            TIMES,
+        ),
         most("M1, a fused counter against a ticket", ratio(found.m1_counter_us, found.m1_put_us), 1.1, TIMES),
         most(
             "M1, a companion's WAIT against a ticket",
@@ -304,13 +310,15 @@ mod tests {
             idle_pass_us: 0.5,
             look_counter_ns: 1.0,
             look_tickets_ns: 64.0,
+            fan_counter_us: 1.1,
+            fan_tickets_us: 1.0,
             m0_counter_us: 0.21,
             m0_companion_us: 0.4,
             m1_counter_us: 0.75,
             m1_companion_us: 1.0,
         };
         let met: Vec<bool> = bars(&found, 0.1).iter().map(|bar| bar.met).collect();
-        assert_eq!(met, [true, false, true, true, true, true, true, true, false]);
+        assert_eq!(met, [true, false, true, true, true, false, true, true, true, false]);
         let none = bars(&Found::default(), 0.1);
         assert!(none.iter().skip(4).all(|bar| !bar.met), "what was not measured meets nothing");
     }
