@@ -110,9 +110,13 @@ impl<M: Memory> Consumer<M> {
             while completed != self.completed && !ended(&completed.wrapping_sub(1)) {
                 completed = completed.wrapping_sub(1);
             }
-            return Progress { completed, first_bad: None };
+            return Progress { completed, first_bad: None, over_from: None };
         }
-        Progress { completed: self.completed, first_bad: self.fault.map(|fault| fault.first_bad) }
+        Progress {
+            completed: self.completed,
+            first_bad: self.fault.map(|fault| fault.first_bad),
+            over_from: self.stopped.map(|_| self.begun),
+        }
     }
 
     /// Why it has failed, if it has.
@@ -135,7 +139,11 @@ impl<M: Memory> Consumer<M> {
             if bell.wrapping_sub(self.completed) <= depth || self.mutant.is("devq-believes-bells") {
                 self.rung = bell;
             } else {
-                // How many entries there are is not known, so their waiters are told by the abort word.
+                // How many entries there are is not known, so their waiters are told by the abort word. Those that can be told from what was there
+                // before fail, and with them what they were to raise.
+                if !self.mutant.is("devq-bad-bells-end-nothing") {
+                    self.rung = self.written();
+                }
                 let why = Aborted { status: Status::BadDoorbell, reason: 0 };
                 let _ = self.memory.compare_exchange(at::ABORT, 0, why.to_word(), AcqRel);
                 self.stop(why.status, why.reason);
@@ -147,6 +155,17 @@ impl<M: Memory> Consumer<M> {
         {
             self.stop(why.status, why.reason);
         }
+    }
+
+    /// Behind the last of the entries in a row that were written, submitted or not.
+    #[cold]
+    fn written(&self) -> u64 {
+        let end = self.completed.wrapping_add(self.shape.depth().into());
+        let mut index = self.rung;
+        while is_before(index, end) && self.fetch(index).is_ok() {
+            index = index.wrapping_add(1);
+        }
+        index
     }
 
     /// A device only asks for an abort, as the word is others' as well; the first one stays.
@@ -428,7 +447,7 @@ impl<M: Memory> Consumer<M> {
         others: &impl Fn(u32) -> Option<Progress>,
     ) -> bool {
         self.complete();
-        let own = Progress { completed: self.completed, first_bad: None };
+        let own = Progress { completed: self.completed, first_bad: None, over_from: None };
         let progress = if queue == self.shape.number() { Some(own) } else { others(queue) };
         // What waits for itself, or for what comes behind it, waits for ever.
         let hangs = queue == self.shape.number() && !is_before(awaited, index);
@@ -436,17 +455,21 @@ impl<M: Memory> Consumer<M> {
             self.stop(Status::Awaited, queue);
             return false;
         };
-        let includes = self.mutant.is("devq-wait-one-early");
-        let limit = if includes { awaited.wrapping_sub(1) } else { awaited };
-        if !is_before(limit, progress.completed) {
-            return false;
+        let is_early = self.mutant.is("devq-wait-one-early");
+        match progress.of_entry(if is_early { awaited.wrapping_sub(1) } else { awaited }) {
+            None => false,
+            Some(false)
+                if self.mutant.is("devq-waits-for-what-never-comes")
+                    && !is_before(awaited, progress.completed) =>
+            {
+                false
+            }
+            Some(false) if !self.mutant.is("devq-wait-ignores-failure") => {
+                self.stop(Status::Awaited, queue);
+                false
+            }
+            Some(_) => true,
         }
-        let failed = progress.first_bad.is_some_and(|bad| !is_before(awaited, bad));
-        if failed && !self.mutant.is("devq-wait-ignores-failure") {
-            self.stop(Status::Awaited, queue);
-            return false;
-        }
-        true
     }
 
     /// Begins an entry: its job, if there is one; the others have ended with that.

@@ -196,22 +196,24 @@ impl<M: Memory, D: Directory<M>> Lane<M, D> {
         behind: Option<Entry>,
         budget: &mut impl Budget,
     ) -> Result<[Ticket; 2], OpError> {
-        let tickets = self.publish(bytes, &Beside { behind, counter: None }, budget)?;
+        let tickets = self.publish(bytes, &Beside { behind, counter: None }, budget, &mut None)?;
         self.main.submit(tickets[1].index.wrapping_add(1));
         Ok(tickets)
     }
 
-    /// The same, but what fits into the queue last is not submitted: that is the caller's to do at once.
+    /// The same, but what fits into the queue last is not submitted: that is the caller's to do at once. If it fails, `part` is the last
+    /// ticket of what was submitted before that.
     #[inline]
     pub(crate) fn publish(
         &self,
         bytes: &Bytes,
         beside: &Beside,
         budget: &mut impl Budget,
+        part: &mut Option<Ticket>,
     ) -> Result<[Ticket; 2], OpError> {
         bytes.check()?;
         if bytes.len > LENGTH_MAX {
-            return self.publish_pieces(bytes, beside, budget);
+            return self.publish_pieces(bytes, beside, budget, part);
         }
         let write = bytes.piece(0, bytes.len);
         if beside.behind.is_none() && beside.counter.is_none() {
@@ -234,6 +236,7 @@ impl<M: Memory, D: Directory<M>> Lane<M, D> {
         bytes: &Bytes,
         beside: &Beside,
         budget: &mut impl Budget,
+        part: &mut Option<Ticket>,
     ) -> Result<[Ticket; 2], OpError> {
         let (writes, depth) = (bytes.entries(), u64::from(self.main.shape().depth()));
         let total = writes + u64::from(beside.behind.is_some());
@@ -253,6 +256,7 @@ impl<M: Memory, D: Directory<M>> Lane<M, D> {
                 return Ok([last_write.unwrap_or(last), last]);
             }
             self.main.submit(last.index.wrapping_add(1));
+            *part = Some(last);
         }
     }
 
@@ -356,7 +360,7 @@ impl<M: Memory, D: Directory<M>> Lane<M, D> {
         counter: &Addition,
         budget: &mut impl Budget,
     ) -> Result<Ticket, OpError> {
-        let [write, last] = self.publish(bytes, &Beside::default(), budget)?;
+        let [write, last] = self.publish(bytes, &Beside::default(), budget, &mut None)?;
         self.submit_and_count(last, companion, write, counter, budget)?;
         Ok(write)
     }

@@ -59,5 +59,5 @@ pub use memory::{HeapWords, Memory, heap};
 pub use progress::Progress;
 pub use queue::{Poll, Queue, Refusal, Rung, Ticket};
 pub use reservation::Reservation;
-pub use slot::{Condition, Slot, Slots};
+pub use slot::{Condition, Slot, Slots, look_at_sum};
 pub use view::View;

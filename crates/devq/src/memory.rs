@@ -94,6 +94,14 @@ pub trait Memory {
     /// Lets others go on, between two looks of a wait.
     fn pause(&self);
 
+    /// Lets others go on who may be anywhere between two steps, after so many looks of somebody who cannot wait for ever: memory that is told when its threads
+    /// sleep has this one sleep, too, so that [`Reservation::cancel`](crate::Reservation::cancel) looks for a tenth of a second.
+    #[inline]
+    fn step_aside(&self, looks: u32) {
+        let _ = looks;
+        self.pause();
+    }
+
     /// Raises a counter to `to`, if that is ahead of it; the value before. Counters wrap, so this is no maximum; a device whose counters
     /// never get that far may use one.
     #[inline]
@@ -265,6 +273,11 @@ macro_rules! through {
             #[inline]
             fn is_same(&self, other: &Self) -> bool {
                 (**self).is_same(other)
+            }
+
+            #[inline]
+            fn step_aside(&self, looks: u32) {
+                (**self).step_aside(looks);
             }
 
             #[inline]

@@ -107,7 +107,7 @@ impl<M: Memory, D: Directory<M>> Peer<M, D> {
     ) -> Result<(), OpError> {
         let companion = self.0.companion(budget)?;
         let beside = Beside { behind: Some(signal.entry()), counter: None };
-        let [_, last] = self.0.publish(bytes, &beside, budget)?;
+        let [_, last] = self.0.publish(bytes, &beside, budget, &mut None)?;
         self.0.submit_and_count(last, companion, last, counter, budget)
     }
 

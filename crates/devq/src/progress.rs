@@ -2,7 +2,7 @@
 
 use core::sync::atomic::Ordering::Acquire;
 
-use trunkline_proto::wire::devq::{Frontier, at};
+use trunkline_proto::wire::devq::{Frontier, at, is_before};
 
 use crate::memory::Memory;
 use crate::queue::Queue;
@@ -14,6 +14,8 @@ pub struct Progress {
     pub completed: u64,
     /// The first that failed.
     pub first_bad: Option<u64>,
+    /// From this one on none will be executed any more, whether it has been posted or not.
+    pub over_from: Option<u64>,
 }
 
 impl Progress {
@@ -21,6 +23,26 @@ impl Progress {
     #[must_use]
     pub fn of<M: Memory>(queue: &Queue<M>, near: u64) -> Self {
         let completed = Frontier(queue.words().load(at::FRONTIER, Acquire)).near(near);
-        Self { completed, first_bad: queue.fault().map(|fault| fault.first_bad) }
+        let first_bad = queue.fault().map(|fault| fault.first_bad);
+        let over_from = queue.aborted().map(|_| queue.words().load(at::SUBMITTED, Acquire));
+        Self { completed, first_bad, over_from }
+    }
+
+    /// How an entry has ended, or will whatever comes: `true` well. `None` as long as that is open. Where one has failed, all behind it have.
+    #[inline]
+    #[must_use]
+    pub const fn of_entry(&self, index: u64) -> Option<bool> {
+        if let Some(bad) = self.first_bad
+            && !is_before(index, bad)
+        {
+            return Some(false);
+        }
+        if is_before(index, self.completed) {
+            return Some(true);
+        }
+        match self.over_from {
+            Some(from) if !is_before(index, from) => Some(false),
+            _ => None,
+        }
     }
 }

@@ -7,7 +7,7 @@ use crate::memory::Memory;
 use crate::queue::{Queue, Ticket};
 
 /// How often somebody who leaves a reservation tries to publish NOPs in its place. Those before him are about to publish, unless they
-/// have left in the middle.
+/// have left in the middle, or their thread is not running: of two threads on one core one may be away for some milliseconds.
 const LEAVING_LOOKS_MAX: u32 = 1 << 10;
 
 /// Places in a row that are one's own to write, until they are published.
@@ -111,7 +111,7 @@ impl<M: Memory> Drop for Reservation<'_, M> {
             return;
         }
         self.written = 0;
-        for _ in 0..LEAVING_LOOKS_MAX {
+        for looks in 0..LEAVING_LOOKS_MAX {
             if self.try_publish() {
                 self.queue.submit(self.end());
                 return;
@@ -119,7 +119,11 @@ impl<M: Memory> Drop for Reservation<'_, M> {
             if self.queue.aborted().is_some() {
                 return;
             }
-            self.queue.words().pause();
+            if self.queue.mutant().is("devq-leaves-in-haste") {
+                self.queue.words().pause();
+            } else {
+                self.queue.words().step_aside(looks);
+            }
         }
         // Those before have left in the middle: nobody gets further than them, so everybody is told.
         self.queue.abort(Aborted { status: Status::Abandoned, reason: 0 });

@@ -67,6 +67,30 @@ pub enum Slots {
     },
 }
 
+/// Looks whether slots together have come to `value`: what they are, if so.
+///
+/// # Errors
+/// [`WaitError::Poisoned`], if they have not, and something that was to come to one of them has failed.
+pub fn look_at_sum<M: Memory>(
+    memory: &M,
+    slots: impl Iterator<Item = Slot> + Clone,
+    value: u64,
+    mutant: Mutant,
+) -> Result<Option<u64>, WaitError> {
+    let sum = || {
+        let sum = slots.clone().fold(0, |sum: u64, slot| sum.wrapping_add(slot.read(memory)));
+        (sum >= value).then_some(sum)
+    };
+    let found = sum();
+    if found.is_some() {
+        return Ok(found);
+    }
+    let Some(poison) = slots.clone().find_map(|slot| slot.poison(memory)) else { return Ok(None) };
+    // What came before the failure may have come since the look.
+    let again = if mutant.is("devq-sums-once") { None } else { sum() };
+    again.map_or(Err(WaitError::Poisoned(poison)), |found| Ok(Some(found)))
+}
+
 impl Slots {
     /// A slot; `None` if there are fewer.
     #[must_use]

@@ -100,7 +100,9 @@ impl<'a, M: Memory, D: Directory<M>> Channel<'a, M, D> {
     /// # Errors
     /// [`OpError`]; of more GiB than the queue is deep the first may have been posted, and before [`OpError::Refused`] of the companion, bytes and signal have been posted.
     pub fn put(&self, bytes: &Bytes, with: &With, budget: &mut impl Budget) -> Result<Put, OpError> {
-        self.put_by(bytes, with, 0, budget, |lane, beside, budget| lane.publish(bytes, beside, budget))
+        self.put_by(bytes, with, 0, budget, |lane, beside, budget, part| {
+            lane.publish(bytes, beside, budget, part)
+        })
     }
 
     /// As [`put`](Self::put), each thread of a group its share.
@@ -114,7 +116,7 @@ impl<'a, M: Memory, D: Directory<M>> Channel<'a, M, D> {
         with: &With,
         budget: &mut impl Budget,
     ) -> Result<Put, OpError> {
-        self.put_by(bytes, with, threads, budget, |lane, beside, budget| {
+        self.put_by(bytes, with, threads, budget, |lane, beside, budget, _| {
             lane.publish_shares(bytes, threads, beside, budget)
         })
     }
@@ -125,7 +127,7 @@ impl<'a, M: Memory, D: Directory<M>> Channel<'a, M, D> {
         with: &With,
         threads: u32,
         budget: &mut B,
-        publish: impl FnOnce(&Lane<M, D>, &Beside, &mut B) -> Result<[Ticket; 2], OpError>,
+        publish: impl FnOnce(&Lane<M, D>, &Beside, &mut B, &mut Option<Ticket>) -> Result<[Ticket; 2], OpError>,
     ) -> Result<Put, OpError> {
         if bytes.len == 0 {
             return Err(OpError::Empty);
@@ -138,7 +140,15 @@ impl<'a, M: Memory, D: Directory<M>> Channel<'a, M, D> {
             None => None,
         };
         let signal = with.signal.map(|signal| self.of_lane(signal, with, number).entry());
-        let [write, last] = publish(lane, &Beside { behind: signal, counter: in_entry }, budget)?;
+        let mut part = None;
+        let published = publish(lane, &Beside { behind: signal, counter: in_entry }, budget, &mut part);
+        // What was submitted before the rest was refused is read all the same.
+        let Ok([write, last]) = published else {
+            if let Some(part) = part.filter(|_| !self.mutant.is("devq-forgets-what-was-posted")) {
+                let _ = self.recorded.record(number, part);
+            }
+            return published.map(|[write, last]| Put { lane: number, write, last });
+        };
         let _ = self.recorded.record(number, last);
         match companion {
             Some((companion, counter)) => {

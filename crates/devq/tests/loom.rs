@@ -10,7 +10,8 @@ mod common;
 mod loomed;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::{AcqRel, Relaxed, Release};
 
 use loom::thread;
 use trunkline_devq::channel::Channel;
@@ -19,10 +20,10 @@ use trunkline_devq::successor::{self, With};
 use trunkline_devq::verdict::Verdict;
 use trunkline_devq::{
     Addition, BellPage, Bytes, Condition, Consumer, Drain, Forever, Job, Lane, Looks, Memory, Outcome, Poll,
-    Port, Queue, Refusal, Rules, Slot, Step, Ticket, WaitError,
+    Port, Queue, Refusal, Rules, Slot, Step, Ticket, WaitError, look_at_sum,
 };
 use trunkline_proto::mutant::Mutant;
-use trunkline_proto::wire::devq::{Aborted, Atomic, Entry, Local, Remote, Shape, Status, Work, at};
+use trunkline_proto::wire::devq::{Aborted, Atomic, Entry, Local, Poison, Remote, Shape, Status, Work, at};
 
 use common::{add, is_full, notify, planted, wait, write};
 use loomed::Words;
@@ -203,7 +204,7 @@ impl Port for Counters {
     fn begin(&mut self, _queue: u32, _index: u64, job: &Job) -> Option<Outcome> {
         match job {
             Job::Execute(Entry { work: Work::Atomic { at, change: Atomic::Add(add), .. }, .. }) => {
-                let old = self.words.add(at.addr, *add, std::sync::atomic::Ordering::AcqRel);
+                let old = self.words.add(at.addr, *add, AcqRel);
                 Some(Outcome::Done(old))
             }
             Job::Execute(_) => {
@@ -211,7 +212,7 @@ impl Port for Counters {
                 Some(Outcome::Done(0))
             }
             Job::Count { at, value, .. } => {
-                let old = self.words.add(at.addr, u64::from(*value), std::sync::atomic::Ordering::AcqRel);
+                let old = self.words.add(at.addr, u64::from(*value), AcqRel);
                 Some(Outcome::Done(old))
             }
             Job::Poison { .. } => panic!("nothing fails"),
@@ -367,8 +368,8 @@ fn a_slot_begins_anew_while_others_add() {
         let slot = Slot::poisoned(0).based(16);
         let adding = Arc::clone(&words);
         let adder = thread::spawn(move || {
-            adding.add(0, 1, std::sync::atomic::Ordering::AcqRel);
-            adding.add(0, 1, std::sync::atomic::Ordering::AcqRel);
+            adding.add(0, 1, AcqRel);
+            adding.add(0, 1, AcqRel);
         });
         let resetting = Arc::clone(&words);
         let other = thread::spawn(move || slot.reset(&resetting, mutant).unwrap());
@@ -501,6 +502,28 @@ fn turns_of_a_channel() {
     });
 }
 
+/// Two slots that are waited for together: what they were raised to before one of them failed is no failure.
+#[test]
+fn a_sum_that_was_reached_before_a_failure_is_reached() {
+    check(2, |mutant| {
+        let words = loomed::for_slots(4);
+        let raised = Arc::clone(&words);
+        let raiser = thread::spawn(move || {
+            raised.add(16, 2, AcqRel);
+            raised.store(24, Poison { status: Status::Network, queue: 3 }.to_word(), Release);
+        });
+        let slots = [Slot::poisoned(0), Slot::poisoned(16)];
+        let look = |value| look_at_sum(&words, slots.into_iter(), value, mutant);
+        match look(2) {
+            Ok(found) => assert!(matches!(found, None | Some(2))),
+            Err(error) => panic!("{error}"),
+        }
+        raiser.join().unwrap();
+        assert_eq!(look(2), Ok(Some(2)));
+        assert!(matches!(look(3), Err(WaitError::Poisoned(_))));
+    });
+}
+
 /// What a signal says is there is there: bytes that were written before it was raised are read after it was seen.
 #[test]
 fn who_sees_a_signal_sees_the_bytes() {
@@ -513,7 +536,7 @@ fn who_sees_a_signal_sees_the_bytes() {
             assert_eq!(bytes.get(0), 77);
         });
         data.put(0, 77);
-        words.add(0, 1, std::sync::atomic::Ordering::AcqRel);
+        words.add(0, 1, AcqRel);
         target.join().unwrap();
     });
 }

@@ -297,6 +297,18 @@ fn a_put_with_a_counter_alone() {
     assert_eq!(rig.channel().put(&bytes(0), &with, &mut Looks(1)), Err(OpError::Empty));
 }
 
+/// Of a put that is too long for the queue some is posted, and the rest refused, as nothing is executed: a flush waits for what was.
+#[test]
+fn a_flush_covers_a_put_that_was_refused_in_the_middle() {
+    let rig = successor(2);
+    let channel = rig.channel();
+    let refused = channel.put(&bytes(9 * GIB), &With::default(), &mut Looks(3));
+    assert!(matches!(refused, Err(OpError::Refused(_))), "{refused:?}");
+    assert_eq!(rig.rows(0, 0).len(), 8, "as deep as the queue is");
+    assert_eq!(channel.pending(), 0b1);
+    assert_eq!(channel.flush(&mut Looks(3)), Err(WaitError::Timeout), "its source is still to be read");
+}
+
 /// Who finds queues by their numbers may take a lock for it: it is asked once for a companion, not for each put.
 #[test]
 fn a_companion_is_found_once() {

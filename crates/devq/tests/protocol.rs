@@ -15,7 +15,7 @@ use trunkline_devq::queue::CompletionError;
 use trunkline_devq::raw::{self, RawError};
 use trunkline_devq::{
     BellPage, Condition, Consumer, Drain, Fault, Forever, HeapWords, Job, Looks, Memory, OrDie, Outcome,
-    Poll, Port, Queue, Refusal, Rules, Rung, Slot, Slots, Step, Ticket, Until, WaitError, heap,
+    Poll, Port, Progress, Queue, Refusal, Rules, Rung, Slot, Slots, Step, Ticket, Until, WaitError, heap,
 };
 use trunkline_proto::mutant::Mutant;
 use trunkline_proto::time::Instant;
@@ -295,7 +295,7 @@ fn a_failure_reaches_every_ticket_from_it_on() {
         assert_eq!(queue.wait(late, &mut Looks(1)), Err(WaitError::Failed(fault)));
         let progress = consumer.progress();
         assert_eq!(progress.first_bad, Some(fault.first_bad));
-        assert_eq!(trunkline_devq::Progress::of(&queue, 0), progress);
+        assert_eq!(Progress::of(&queue, 0), Progress { over_from: None, ..progress });
     }
 }
 
@@ -382,7 +382,24 @@ fn what_a_device_wrote_is_not_believed() {
         );
         consumer.look(page.look(0));
         assert_eq!(begin(&mut consumer), [], "the queue has failed");
+        assert_eq!(consumer.progress().over_from, Some(1), "who waits for more hears of it");
     }
+    // What has been written fails with what it was to raise, though no doorbell that is believed told of it.
+    let (bells, lost) = queue(8, 5);
+    let ticket = post(&lost, &[add(0, 0, 1, true), add(16, 0, 1, true)]);
+    let mut consumer = Consumer::new(&lost, RULES);
+    consumer.look(5 + 9);
+    let mut poisoned = Vec::new();
+    while let Step::Begin(index, job) = consumer.next(&|_| None) {
+        poisoned.push(job);
+        assert!(consumer.end(index, Outcome::Done(0)));
+    }
+    assert_eq!(poisoned.len(), 2, "{poisoned:?}");
+    assert!(poisoned.iter().all(|job| matches!(job, Job::Poison { .. })), "{poisoned:?}");
+    assert!(consumer.is_idle() && consumer.progress().completed == 7);
+    assert!(matches!(lost.poll(ticket), Err(WaitError::Aborted(_) | WaitError::Failed(_))));
+    consumer.look(bells.look(0));
+    assert!(consumer.is_idle(), "the doorbell that was rung is behind");
     let (page, queue) = queue(8, 0);
     let ticket = post(&queue, &[notify(0), notify(1)]);
     let place = queue.shape().entry(1);
@@ -535,6 +552,32 @@ fn what_waits_for_what_never_comes_fails() {
         assert_eq!(begin(&mut consumer), []);
         let fault = Fault { first_bad: 0, status: Status::Awaited, reason };
         assert_eq!(queue.poll(ticket), Err(WaitError::Failed(fault)));
+    }
+    // Behind a failure, or where nothing is executed any more, nothing comes: also what nobody has posted yet.
+    let (awaited, completed) = (7, 3);
+    let ends = [(Some(2), None), (None, Some(3)), (Some(7), Some(5)), (None, Some(7))];
+    for (first_bad, over_from) in ends {
+        let queue = queue_of(8, 0, 0, &page);
+        let ticket = post(&queue, &[wait(9, awaited)]);
+        let mut consumer = Consumer::new(&queue, RULES);
+        consumer.look(page.look(0));
+        let step = consumer.next(&|_| Some(Progress { completed, first_bad, over_from }));
+        assert!(matches!(step, Step::Idle), "{first_bad:?}, {over_from:?}: {step:?}");
+        let fault = Fault { first_bad: 0, status: Status::Awaited, reason: 9 };
+        assert_eq!(queue.poll(ticket), Err(WaitError::Failed(fault)));
+    }
+    for (first_bad, over_from) in [(None, None), (Some(8), None), (None, Some(8)), (Some(9), Some(8))] {
+        let queue = queue_of(8, 0, 0, &page);
+        let ticket = post(&queue, &[wait(9, awaited)]);
+        let mut consumer = Consumer::new(&queue, RULES);
+        consumer.look(page.look(0));
+        let step = consumer.next(&|_| Some(Progress { completed, first_bad, over_from }));
+        assert!(matches!(step, Step::Held), "{first_bad:?}, {over_from:?}: {step:?}");
+        assert!(matches!(
+            consumer.next(&|_| Some(Progress { completed: 8, first_bad, over_from })),
+            Step::Idle
+        ));
+        assert_eq!(queue.poll(ticket), Ok(Poll::Done));
     }
     let queue = queue_of(8, 0, 0, &page);
     let ticket = post(&queue, &[notify(0), wait(0, 0), notify(1)]);

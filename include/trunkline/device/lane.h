@@ -96,7 +96,8 @@ TRUNKLINE_FN bool is_in_range(const Bytes &bytes) {
     return bytes.from.addr + bytes.len >= bytes.from.addr && bytes.to.addr + bytes.len >= bytes.to.addr;
 }
 
-// Writes bytes, and what goes with them, with one doorbell for what fits into the queue at once.
+// Writes bytes, and what goes with them, with one doorbell for what fits into the queue at once. Where it fails, `last` is that of what was
+// posted before, if anything was.
 TRUNKLINE_CALL Post write_bytes(const Lane &lane, const Bytes &bytes, const Beside &beside, Budget &budget, Ticket &write_done,
                               Ticket &last) {
     if (!is_in_range(bytes)) return not_posted(RANGE);

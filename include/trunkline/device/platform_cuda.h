@@ -113,6 +113,12 @@ TRUNKLINE_FN u64 now() {
 
 TRUNKLINE_FN void pause() { asm volatile("nanosleep.u32 40;" : : : "memory"); }
 
+// The same by somebody who cannot wait for ever, after so many looks: for longer, as others may not be running.
+TRUNKLINE_FN void step_aside(u32 looks) {
+    if (looks < 64) pause();
+    else asm volatile("nanosleep.u32 100000;" : : : "memory");
+}
+
 TRUNKLINE_FN void die() { asm volatile("trap;" : : : "memory"); }
 
 TRUNKLINE_FN u32 rank_in_block() {

@@ -91,6 +91,12 @@ TRUNKLINE_FN void die() { __builtin_trap(); }
 
 TRUNKLINE_FN void pause() { __builtin_amdgcn_s_sleep(1); }
 
+// The same by somebody who cannot wait for ever, after so many looks: for longer, as others may not be running.
+TRUNKLINE_FN void step_aside(u32 looks) {
+    if (looks < 64) pause();
+    else __builtin_amdgcn_s_sleep(127);
+}
+
 TRUNKLINE_FN u32 size_of_block() {
     const u16 *packet = (const u16 *)__builtin_amdgcn_dispatch_ptr();
     // Bytes 4 to 9 of the packet are the sizes of a work group.

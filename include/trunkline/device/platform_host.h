@@ -84,6 +84,17 @@ TRUNKLINE_FN void pause() {
 #endif
 }
 
+// The same by somebody who cannot wait for ever, after so many looks: for longer, as others may not be running.
+TRUNKLINE_FN void step_aside(u32 looks) {
+#if defined(TRUNKLINE_PAUSE)
+    (void)looks;
+    pause();
+#else
+    u32 pauses = looks < 64 ? 1 : 64;
+    for (u32 nth = 0; nth < pauses; nth++) pause();
+#endif
+}
+
 }  // namespace trunkline
 
 #endif

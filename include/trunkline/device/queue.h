@@ -16,7 +16,7 @@
 namespace trunkline {
 
 // How often somebody who cancels tries to publish NOPs. Those before him are about to publish, unless they have left in the
-// middle.
+// middle, or are not running.
 constexpr u32 LEAVING_LOOKS_MAX = 1024;
 
 TRUNKLINE_FN Wait good() { return Wait{GOOD, STATUS_DONE, 0, 0}; }
@@ -249,7 +249,7 @@ TRUNKLINE_CALL void cancel(const Q &queue, Reservation &taken) {
             return;
         }
         if (is_aborted(queue, how)) return;
-        pause();
+        step_aside(look);
     }
     abort(queue, STATUS_ABANDONED, 0);
 }

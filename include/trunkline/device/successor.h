@@ -99,6 +99,16 @@ TRUNKLINE_CALL Post begin_put(const Channel &channel, const Bytes &bytes, u32 th
     return posted();
 }
 
+// No ticket: of no queue.
+TRUNKLINE_FN Ticket no_ticket() { return Ticket{~0u, 0, 0}; }
+
+// What was posted before the rest was refused is read all the same.
+TRUNKLINE_CALL Post leave_put(const Channel &channel, const Begun &begun, const Put &put, Post why) {
+    bool is_part = put.last.queue == channel.lanes[begun.lane].main->number;
+    if (is_part && !TRUNKLINE_PLANTED("header-forgets-what-was-posted")) record(channel, begun.lane, put.last);
+    return why;
+}
+
 // What is left of a put once its entries are posted.
 TRUNKLINE_CALL Post end_put(const Channel &channel, const With &with, const Begun &begun, Budget &budget, const Put &put) {
     record(channel, begun.lane, put.last);
@@ -113,8 +123,10 @@ TRUNKLINE_CALL Post put(const Channel &channel, const Bytes &bytes, const With &
     Post result = begin_put(channel, bytes, 0, with, budget, begun);
     if (result.kind != POSTED) return result;
     put.lane = begun.lane;
+    put.last = no_ticket();
     result = write_bytes(channel.lanes[begun.lane], bytes, beside_of(begun), budget, put.write, put.last);
-    return result.kind == POSTED ? end_put(channel, with, begun, budget, put) : result;
+    if (result.kind != POSTED) return leave_put(channel, begun, put, result);
+    return end_put(channel, with, begun, budget, put);
 }
 
 // The same, as the shares of so many threads, all written by this one.

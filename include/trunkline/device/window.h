@@ -331,14 +331,23 @@ TRUNKLINE_CALL Wait take_signal(Kernel &kernel, u32 by, u32 id, u64 value, u64 &
     return conclude(kernel, how, &taken, 1);
 }
 
+TRUNKLINE_FN u64 sum_of_signals(const Window &window, u32 id) {
+    u64 sum = 0;
+    for (u32 by = 0; by < window.ranks; by++) sum += read(signal_slot(window, by, id));
+    return sum;
+}
+
 // What all ranks together have raised a signal here to, or why it will not be more.
 TRUNKLINE_CALL Wait look_at_signals(const Window &window, u32 id, u64 value, u64 &found) {
-    found = 0;
-    for (u32 by = 0; by < window.ranks; by++) found += read(signal_slot(window, by, id));
+    found = sum_of_signals(window, id);
     if (found >= value) return good();
     Wait how = ended(TIMEOUT);
-    for (u32 by = 0; by < window.ranks; by++)
-        if (is_poisoned(signal_slot(window, by, id), how)) return how;
+    for (u32 by = 0; by < window.ranks; by++) {
+        if (!is_poisoned(signal_slot(window, by, id), how)) continue;
+        // What came before the failure may have come since the look.
+        found = sum_of_signals(window, id);
+        return found >= value ? good() : how;
+    }
     return how;
 }
 

@@ -164,10 +164,16 @@ impl<N: Network> Courier<N> {
         self.open.push(Open { part, asking });
     }
 
-    /// Ends it: nobody uses it any more.
+    /// Ends it: nobody uses it any more. What is under way there has failed, whatever still becomes of it.
     pub fn close(&mut self, heap: u8) {
         self.open.retain(|open| open.part.heap != heap);
         self.deliveries.close(heap);
+        for at in 0..self.ops.len() as u32 {
+            let is_of_it = self.ops.get(at as usize).is_some_and(|op| op.heap == heap);
+            if is_of_it && !self.mutant.is("post-keeps-what-was-closed") {
+                self.finish(at, Err(Failure::of(Status::Stale)));
+            }
+        }
     }
 
     fn grow(&mut self) {
@@ -510,7 +516,7 @@ impl<N: Network> Network for Courier<N> {
 
     #[inline]
     fn go_on(&mut self, ended: &mut Vec<Ended>) -> bool {
-        if self.open.is_empty() {
+        if self.open.is_empty() && self.over.is_empty() {
             return self.network.go_on(ended);
         }
         let from = ended.len();

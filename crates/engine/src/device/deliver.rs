@@ -78,6 +78,13 @@ impl Deliveries {
 
     pub(super) fn close(&mut self, heap: u8) {
         self.served.retain(|served| served.part.heap != heap);
+        for place in 0..self.all.len() as u32 {
+            let delivery = self.all.get(place as usize);
+            if delivery.is_some_and(|delivery| delivery.heap == heap && delivery.stage != Stage::Free) {
+                self.todo.retain(|&todo| todo != place);
+                self.end(place);
+            }
+        }
     }
 
     fn grow(&mut self, more: u32) {

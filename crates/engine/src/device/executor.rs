@@ -390,13 +390,19 @@ impl<N: Network> Executor<N> {
 
     /// Ends the queues of processes that have ended.
     fn look_at_owners(&mut self) {
-        let Self { owned, directory, page, mutant, .. } = self;
+        let Self { owned, directory, page, mutant, companions, .. } = self;
         let directory = directory.lock().unwrap_or_else(PoisonError::into_inner);
         let mut more = Vec::new();
         owned.retain_mut(|owned| {
             let Some(queue) = directory.get(&owned.number) else { return false };
             let is_over = !mutant.is("dev-outlives-its-owner") && owned.look(queue, page, *mutant);
-            more.extend(companion_of(queue).filter(|_| is_over));
+            // The word by which producers hear of it is also theirs to write.
+            let companion = if mutant.is("dev-believes-the-dead") {
+                companion_of(queue)
+            } else {
+                companions.get(&owned.number).copied()
+            };
+            more.extend(companion.filter(|_| is_over));
             !is_over
         });
         // Entries of a companion wait for those of its queue, which have all ended.

@@ -346,6 +346,11 @@ impl<N: Network> Jobs<N> {
                 {
                     return Err(Status::Access);
                 }
+                // Memory of a device, of which the host has no words: nothing here can add to it.
+                let has_words = counted.words.is_some() || counted.memory.word(counter).is_ok();
+                if !has_words && !self.mutant.is("dev-counts-in-silence") {
+                    return Err(Status::Access);
+                }
                 self.look_at_write(from, to, len.into())
             }
             Work::WriteInline { bytes, to } => {

@@ -4,9 +4,15 @@
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use trunkline_devq::Memory as DeviceMemory;
 use trunkline_mem::Memory;
+
+/// Looks after which somebody who steps aside sleeps, and how long.
+const YIELDS: u32 = 64;
+/// See [`YIELDS`].
+const ASIDE: Duration = Duration::from_micros(100);
 
 /// Who executes entries, as producers see it.
 pub trait Ringer: Send + Sync {
@@ -179,6 +185,15 @@ impl DeviceMemory for Words {
     #[inline]
     fn is_same(&self, other: &Self) -> bool {
         self.memory.addr() == other.memory.addr()
+    }
+
+    fn step_aside(&self, looks: u32) {
+        self.pause();
+        if looks < YIELDS {
+            std::thread::yield_now();
+        } else {
+            std::thread::sleep(ASIDE);
+        }
     }
 
     #[inline]

@@ -2,7 +2,7 @@
 
 use trunkline_devq::{Memory as _, WaitError};
 use trunkline_engine::device::{ErrorTable, Region, UNSUPPORTED, Words};
-use trunkline_mem::Memory;
+use trunkline_mem::{Kind, Memory};
 use trunkline_proto::wire::devq::{Atomic, Count, Entry, Local, Remote, Status, Work};
 
 use crate::ranks::{BYTES, Rank, SLOTS, TABLE, WAYS, bytes_of, done, patience, pattern, ranks};
@@ -82,6 +82,25 @@ fn a_counter_that_lies_across_words_is_refused_before_anything_is_written() {
         let memory = Memory::heap(4096).part(4, 1024).unwrap();
         let table = ErrorTable::default();
         let region = Region { memory, heap: 7, table, copies: None, words: None };
+        let key = rank.queues.add_region(region).unwrap().bits();
+        let count = Count { at: Local { addr: 64, key }, value: 1, poisoned: true };
+        let write = rank.write(0, 1, 0, 8).work.counted(count).unwrap();
+        assert_eq!(status_of(rank, Entry::new(write)), Status::Access, "{way:?}");
+        assert!(bytes_of(&ranks[1].memory, 0, BYTES) == before, "{way:?}");
+    }
+}
+
+/// Nor is it one where nothing of this process changes words: in memory of a device that has none of the host beside it.
+#[test]
+fn a_counter_that_nobody_here_can_raise_is_refused_before_anything_is_written() {
+    for way in WAYS {
+        let ranks = ranks(2, way);
+        let rank = &ranks[0];
+        rank.memory.write(0, &pattern(64, 7)).unwrap();
+        let before = bytes_of(&ranks[1].memory, 0, BYTES);
+        // SAFETY: of a device, so nothing here touches it, whether it is there or not.
+        let memory = unsafe { Memory::from_raw(1 << 40, 4096, Kind::Device(0)) };
+        let region = Region { memory, heap: 7, table: ErrorTable::default(), copies: None, words: None };
         let key = rank.queues.add_region(region).unwrap().bits();
         let count = Count { at: Local { addr: 64, key }, value: 1, poisoned: true };
         let write = rank.write(0, 1, 0, 8).work.counted(count).unwrap();

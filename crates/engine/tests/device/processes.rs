@@ -13,7 +13,7 @@ use trunkline_engine::device::{Far, Guest, Key, Patience, Queues, Region, Rma, W
 use trunkline_engine::host::UnixHost;
 use trunkline_engine::rma::Job;
 use trunkline_mem::{Found, Memory, Shared};
-use trunkline_proto::wire::devq::{Atomic, Entry, Local, Remote, Status, Work};
+use trunkline_proto::wire::devq::{Atomic, Companion, Entry, Local, Remote, Status, Work};
 use trunkline_softnic::{SoftConfig, SoftFabric};
 
 use crate::ranks::{
@@ -318,6 +318,23 @@ fn what_a_dead_producer_had_submitted_is_executed_though_nobody_rang() {
         assert!(Instant::now() < until, "the queue goes on without its producer");
         std::thread::yield_now();
     }
+}
+
+/// The word by which a producer hears of its companion is also its own to write: whoever dies ends his own queues, and no other.
+#[test]
+fn who_dies_ends_no_queue_that_is_not_his() {
+    let host = host(SHM);
+    let (his, other) = (host.queues.queue(8).unwrap(), host.queues.queue(8).unwrap());
+    let companion = Companion::Queue(other.shape().number());
+    his.words().store(trunkline_proto::wire::devq::at::COMPANION, companion.to_word(), SeqCst);
+    host.queues.with(|executor| executor.own(his.shape().number(), ended()));
+    let until = Instant::now() + LIMIT;
+    while his.aborted().is_none() {
+        assert!(Instant::now() < until, "the queue goes on without its producer");
+        std::thread::yield_now();
+    }
+    host.queues.with(|_| ());
+    assert_eq!(other.aborted(), None);
 }
 
 /// There is room for as many queues as were asked for, none of which is deeper.

@@ -106,3 +106,22 @@ fn whoever_rings_wakes_a_thread_that_is_about_to_sleep() {
     }
     println!("the slowest of 600 was executed after {slowest:?}");
 }
+
+/// Somebody who has reserved and whose thread is not running for a while publishes in the end: whoever cancels behind him waits for that, and ends nothing.
+#[test]
+fn who_cancels_waits_for_whoever_is_away_for_a_moment() {
+    let ranks = ranks(2, NEAR);
+    let queue = ranks[0].queues.queue(8).unwrap();
+    let first = queue.reserve(1).unwrap();
+    std::thread::scope(|scope| {
+        let others = queue.clone();
+        let canceled = scope.spawn(move || others.reserve(1).unwrap().cancel());
+        std::thread::sleep(Duration::from_millis(25));
+        let ticket = first.publish().unwrap();
+        queue.submit(ticket.index + 1);
+        canceled.join().unwrap();
+        assert_eq!(queue.aborted(), None);
+        queue.wait(ticket, &mut patience()).unwrap();
+        done(&queue, &[ranks[0].inline(&[1; 8], 1, 0)]);
+    });
+}

@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::time::Duration;
 
-use trunkline_devq::{Addition, Budget, Condition, OrDie, Queue, Slot, Ticket, WaitError};
+use trunkline_devq::{Addition, Budget, Condition, OrDie, Queue, Slot, Ticket, WaitError, look_at_sum};
 use trunkline_engine::device::{Guest, Patience, Watching, Words, die};
 use trunkline_proto::mutant::Mutant;
 use trunkline_proto::wire::devq::{Aborted, Atomic, Entry, LENGTH_MAX, Local, Remote, Status, Work};
@@ -391,19 +391,12 @@ impl<'w> Kernel<'w> {
     /// # Errors
     /// [`KernelError::Wait`].
     pub fn wait_signals(&self, id: u32, value: u64) -> Result<u64, KernelError> {
+        self.signal_slot(0, id)?;
+        let slots = (0..self.size()).filter_map(|by| self.signal_slot(by, id).ok());
         let mut budget = self.patience();
         loop {
-            let mut sum = 0_u64;
-            for by in 0..self.size() {
-                sum = sum.wrapping_add(self.signal_slot(by, id)?.read(&self.part.words));
-            }
-            if sum >= value {
+            if let Some(sum) = look_at_sum(&self.part.words, slots.clone(), value, self.mutant)? {
                 return Ok(sum);
-            }
-            for by in 0..self.size() {
-                if let Some(poison) = self.signal_slot(by, id)?.poison(&self.part.words) {
-                    return Err(WaitError::Poisoned(poison).into());
-                }
             }
             if let Some(why) = self.lanes.first().and_then(Queue::aborted) {
                 return Err(WaitError::Aborted(why).into());
