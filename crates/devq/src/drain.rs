@@ -95,6 +95,33 @@ impl<M: Memory + Clone> Drain<M> {
         true
     }
 
+    /// Leaves a queue, if everything that was submitted there has completed: its number and its doorbell are free then. `false`: there is something left, or no such
+    /// queue. What its producers still do reaches nobody, or whoever has that doorbell next.
+    pub fn remove(&mut self, number: u32) -> bool {
+        let Ok(place) = self.by_number.binary_search_by_key(&number, |&(number, _)| number) else {
+            return false;
+        };
+        let Some(&(_, at)) = self.by_number.get(place) else { return false };
+        let Some(member) = self.members.get(at).filter(|member| member.consumer.is_idle()) else {
+            return false;
+        };
+        let bell = member.queue.shape().bell();
+        self.by_number.remove(place);
+        self.by_bell[bell as usize] = None;
+        self.busy.retain(|busy| *busy != at);
+        self.asked.retain(|asked| *asked != at);
+        self.members.swap_remove(at);
+        self.progress.swap_remove(at);
+        // The last one has its place now.
+        let last = self.members.len();
+        let known =
+            self.by_number.iter_mut().map(|(_, known)| known).chain(self.by_bell.iter_mut().flatten());
+        for known in known.chain(&mut self.busy).chain(&mut self.asked).filter(|known| **known == last) {
+            *known = at;
+        }
+        true
+    }
+
     /// How far a queue is.
     #[must_use]
     pub fn progress(&self, number: u32) -> Option<Progress> {

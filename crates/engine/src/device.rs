@@ -23,6 +23,7 @@ pub mod driver;
 pub mod executor;
 pub mod lanes;
 pub mod network;
+mod numbers;
 pub mod patience;
 pub mod port;
 pub mod processes;

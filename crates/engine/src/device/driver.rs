@@ -267,6 +267,11 @@ impl<N: Network + 'static> Queues<N> {
         self.told(&queue)
     }
 
+    /// [`Executor::end_queue`].
+    pub fn end_queue(&self, number: u32) {
+        self.with(|executor| executor.end_queue(number));
+    }
+
     /// The queue of a number, such as a companion.
     #[must_use]
     pub fn find(&self, number: u32) -> Option<Queue<Words>> {

@@ -14,6 +14,7 @@ use trunkline_proto::mutant::Mutant;
 use trunkline_proto::wire::devq::{Aborted, Bells, Companion, Poison, Shape, Status};
 
 use crate::device::network::Network;
+use crate::device::numbers::{Number, Numbers};
 use crate::device::port::Jobs;
 use crate::device::processes::{File, Owned, companion_of};
 use crate::device::region::{Far, Key, Region};
@@ -54,8 +55,10 @@ pub struct Executor<N> {
     drain: Drain<Words>,
     jobs: Jobs<N>,
     directory: Directory,
-    /// The number and doorbell of the next queue.
-    next: u32,
+    /// Those of queues, which are their doorbells', too.
+    numbers: Numbers,
+    /// Queues that have been given back, and are not gone yet.
+    ending: Vec<u32>,
     /// Where queues lie whose producers are no threads of this process.
     room: Option<Room>,
     watched: Vec<Watched>,
@@ -84,8 +87,8 @@ pub enum QueueError {
     /// It cannot be.
     #[error(transparent)]
     Shape(#[from] trunkline_proto::wire::devq::ShapeError),
-    /// There are as many as doorbells.
-    #[error("all {0} queues of this executor are made")]
+    /// There are as many as doorbells; some have to be given back first ([`Executor::end_queue`]).
+    #[error("all {0} queues of this executor are in use")]
     Full(u32),
     /// There is no pinned memory for it.
     #[error("no memory that both the host and the device see: {0}")]
@@ -163,7 +166,8 @@ impl<N: Network> Executor<N> {
             drain,
             jobs,
             directory,
-            next: 0,
+            numbers: Numbers::default(),
+            ending: Vec::new(),
             room,
             watched,
             owned,
@@ -213,16 +217,35 @@ impl<N: Network> Executor<N> {
     }
 
     fn make(&mut self, depth: u32, first: u64) -> Result<Queue<Words>, QueueError> {
-        let number = self.next;
-        if number >= self.page.count() {
-            return Err(QueueError::Full(self.page.count()));
-        }
-        let shape = Shape::new(depth, number, 0, number)?;
+        let taken = self.numbers.take(self.page.count()).ok_or(QueueError::Full(self.page.count()))?;
+        let Number { number, epoch, window } = taken;
+        let made = self.create(depth, (number, epoch), first);
+        let queue = made.inspect_err(|_| self.numbers.untake(taken))?;
+        self.jobs.grow(WINDOW.min(depth).saturating_sub(window));
+        // An atomic is held until the writes before it are placed, whatever the network promises.
+        let taken =
+            self.drain.add(queue.clone(), Rules { is_ordered: false, me: self.jobs.me(), window: WINDOW });
+        debug_assert!(taken, "its number and its doorbell are nobody else's");
+        let mut directory = self.directory.lock().unwrap_or_else(PoisonError::into_inner);
+        directory.insert(number, queue.clone());
+        Ok(queue)
+    }
+
+    /// The words of a queue, where producers find them.
+    fn create(
+        &mut self,
+        depth: u32,
+        (number, epoch): (u32, u32),
+        first: u64,
+    ) -> Result<Queue<Words>, QueueError> {
+        let shape = Shape::new(depth, number, epoch, number)?;
         let (shape, words, in_file) = match &mut self.room {
             None => (shape, Words::heap(shape.bytes()), None),
             Some(Room::Device { device, queues, .. }) => {
                 let pinned = device.pinned(shape.for_device().bytes() as usize)?;
-                queues.push(pinned.at());
+                let at = number as usize;
+                queues.resize(queues.len().max(at + 1), 0);
+                queues[at] = pinned.at();
                 (shape.for_device(), Words::of(pinned.memory().clone()), None)
             }
             Some(Room::File(file)) => {
@@ -234,15 +257,61 @@ impl<N: Network> Executor<N> {
         if let (Some(at), Some(Room::File(file))) = (in_file, &self.room) {
             file.tell(number, at);
         }
-        self.next += 1;
-        self.jobs.grow(WINDOW.min(depth));
-        // An atomic is held until the writes before it are placed, whatever the network promises.
-        let taken =
-            self.drain.add(queue.clone(), Rules { is_ordered: false, me: self.jobs.me(), window: WINDOW });
-        debug_assert!(taken, "its number and its doorbell are nobody else's");
-        let mut directory = self.directory.lock().unwrap_or_else(PoisonError::into_inner);
-        directory.insert(number, queue.clone());
         Ok(queue)
+    }
+
+    /// Ends a queue and its companion, as an abort does, with the status of a reservation that was abandoned: whoever still waits there hears of it. Once nothing of it is under way
+    /// its number and its doorbell are given to another queue, with the next epoch, so nobody is to post to it from here on.
+    pub fn end_queue(&mut self, number: u32) {
+        let companion = self.companions.get(&number).copied();
+        let mut deepest = 0;
+        for number in [Some(number), companion].into_iter().flatten() {
+            let directory = self.directory.lock().unwrap_or_else(PoisonError::into_inner);
+            let Some(queue) = directory.get(&number).filter(|_| !self.ending.contains(&number)) else {
+                continue;
+            };
+            queue.abort(Aborted { status: Status::Abandoned, reason: 0 });
+            deepest = deepest.max(queue.shape().depth());
+            drop(directory);
+            self.ending.push(number);
+        }
+        for _ in 0..deepest / BATCH + 2 {
+            if self.ending.is_empty() {
+                break;
+            }
+            self.pass();
+        }
+    }
+
+    /// The companion of a queue, if one was made.
+    #[must_use]
+    pub fn companion_of(&self, number: u32) -> Option<u32> {
+        self.companions.get(&number).copied()
+    }
+
+    /// Forgets queues of which nothing is under way any more.
+    #[cold]
+    fn retire(&mut self) {
+        let Self { ending, drain, directory, companions, owned, numbers, room, mutant, .. } = self;
+        ending.retain(|&number| {
+            if !drain.remove(number) {
+                return true;
+            }
+            let mut directory = directory.lock().unwrap_or_else(PoisonError::into_inner);
+            let queue = directory.remove(&number);
+            companions.retain(|&of, _| of != number);
+            owned.retain(|owned| owned.number != number);
+            if let Some(Room::File(file)) = room {
+                file.tell(number, 0);
+            }
+            let shape = queue.map(|queue| *queue.shape());
+            if let Some(shape) = shape.filter(|_| !mutant.is("dev-keeps-numbers")) {
+                let (epoch, window) = (shape.epoch().wrapping_add(1), WINDOW.min(shape.depth()));
+                let epoch = if mutant.is("dev-epochs-stay") { shape.epoch() } else { epoch };
+                numbers.give_back(Number { number, epoch, window });
+            }
+            false
+        });
     }
 
     /// Queues by their numbers.
@@ -296,6 +365,9 @@ impl<N: Network> Executor<N> {
         while let Some(of) = self.drain.asked() {
             let companion = self.companion(of);
             self.drain.answer(of, companion);
+        }
+        if !self.ending.is_empty() {
+            self.retire();
         }
         moved |= pass.begun > 0;
         Pass { moved, busy: pass.busy > 0 || !self.jobs.is_idle() }
@@ -371,7 +443,8 @@ impl<N: Network> Executor<N> {
                 return Companion::Refused;
             }
         }
-        if self.leaves && !self.mutant.is("dev-makes-companions-at-the-end") {
+        let is_ending = self.leaves || self.ending.contains(&of);
+        if is_ending && !self.mutant.is("dev-makes-companions-at-the-end") {
             return Companion::Refused;
         }
         let directory = self.directory.lock().unwrap_or_else(PoisonError::into_inner);

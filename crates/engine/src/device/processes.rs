@@ -51,7 +51,9 @@ pub(super) struct File {
     words: Words,
     bells: Bells,
     deepest: u32,
-    next: u64,
+    /// Where the first queue lies, and how far they lie apart.
+    first: u64,
+    each: u64,
     mutant: Mutant,
 }
 
@@ -64,7 +66,7 @@ impl File {
         let bytes = usize::try_from(first + u64::from(queues) * each).unwrap_or(usize::MAX);
         let shared = Shared::new("trunkline-devq", bytes).map_err(QueueError::file)?;
         let words = Words::of(shared.memory().clone());
-        Ok(Self { shared, words, bells, deepest, next: first, mutant })
+        Ok(Self { shared, words, bells, deepest, first, each, mutant })
     }
 
     pub(super) const fn words(&self) -> &Words {
@@ -75,20 +77,19 @@ impl File {
         &self.shared
     }
 
-    /// Memory of the next queue, and where that is.
-    pub(super) fn take(&mut self, shape: &Shape) -> Result<(u64, Words), QueueError> {
-        let at = self.next;
+    /// Memory of a queue, and where that is.
+    pub(super) fn take(&self, shape: &Shape) -> Result<(u64, Words), QueueError> {
+        let at = self.first + u64::from(shape.number()) * self.each;
         // What is deeper would take the room of others.
         if shape.depth() > self.deepest && !self.mutant.is("dev-takes-room-of-others") {
             return Err(ShapeError::Depth(shape.depth()).into());
         }
         let part = self.shared.memory().part(at, shape.bytes());
         let part = part.map_err(|_| ShapeError::Depth(shape.depth()))?;
-        self.next = (at + shape.bytes()).next_multiple_of(ALIGN);
         Ok((at, Words::of(part)))
     }
 
-    /// Lets producers find a queue that is made.
+    /// Lets producers find a queue that is made; at 0 there is none.
     pub(super) fn tell(&self, number: u32, at: u64) {
         trunkline_devq::Memory::store(&self.words, entry_of(self.bells, number), at, Release);
     }

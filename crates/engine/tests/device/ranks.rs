@@ -72,6 +72,11 @@ pub(crate) const INLINE: Way = Way { wire: WireMode::Auto, near: true, mode: Mod
 pub(crate) const WAYS: [Way; 4] = [SHM, TCP, NEAR, INLINE];
 
 pub(crate) fn ranks(count: usize, way: Way) -> Vec<Rank> {
+    few(count, way, 256)
+}
+
+/// The same, each with so many queues at most.
+pub(crate) fn few(count: usize, way: Way, most: u32) -> Vec<Rank> {
     let job = |_| {
         let config = SoftConfig { wire: way.wire, nics: 4, ..SoftConfig::default() };
         let fabric = SoftFabric::new(config).unwrap();
@@ -84,7 +89,7 @@ pub(crate) fn ranks(count: usize, way: Way) -> Vec<Rank> {
         let memory = Memory::heap(BYTES);
         let heap = job.add_heap(memory.clone()).unwrap();
         let job = Arc::new(job);
-        let queues = Queues::start(Rma::new(Arc::clone(&job)).unwrap(), 256, way.mode, planted()).unwrap();
+        let queues = Queues::start(Rma::new(Arc::clone(&job)).unwrap(), most, way.mode, planted()).unwrap();
         let region = Region { memory: memory.clone(), heap, table: TABLE, copies: None, words: None };
         let keys = vec![queues.add_region(region).unwrap()];
         Rank { me: me as u32, job, queues, memory, keys }

@@ -164,6 +164,11 @@ impl OnGpu {
         Ok(Self { device: device.clone(), region, pinned, lanes, tables, view })
     }
 
+    /// Numbers of the queues; each has a companion.
+    pub(super) fn queues(&self) -> impl Iterator<Item = u32> {
+        self.lanes.numbers().iter().map(|&[queue, _]| queue)
+    }
+
     pub(super) fn write(&self, at: u64, bytes: &[u8]) -> Result<(), DeviceError> {
         match &self.region {
             Some(region) => Ok(self.device.write(region, at, bytes)?),

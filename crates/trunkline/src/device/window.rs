@@ -1,6 +1,7 @@
 //! The executor of a rank, and windows: allocated, registered and exchanged by all ranks together.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use trunkline_choose::Carrying;
 use trunkline_devq::{BellPage, Directory, Memory as _, Queue, Slots, Ticket};
@@ -22,8 +23,10 @@ use super::view::DeviceTables;
 use crate::shared::Shared;
 use crate::world::World;
 
-/// Queues of an executor, companions included.
+/// Queues of an executor at a time, companions included.
 const QUEUES: u32 = 1024;
+/// How long the end of a window waits for what is under way there.
+const SETTLE_MAX: Duration = Duration::from_secs(10);
 
 pub(super) fn planted() -> Mutant {
     #[cfg(feature = "mutants")]
@@ -473,14 +476,39 @@ impl Window {
         self.inner.queues.with(|executor| executor.page().clone())
     }
 
-    /// Frees it, at all ranks, which all call it once their kernels have ended.
+    /// The numbers of its queues.
+    fn numbers(&self) -> Vec<u32> {
+        let on_host = self.queues.iter().flatten().map(|queue| queue.shape().number());
+        let on_gpu = self.on_gpu.iter().flat_map(OnGpu::queues);
+        on_host.chain(on_gpu).collect()
+    }
+
+    /// Waits for what kernels have submitted to a queue and not waited for, which others' memory or this one's is still read or written by; how it ends is nobody's to hear any more.
+    fn settle(&self, number: u32) {
+        let Some(queue) = self.inner.queues.find(number) else { return };
+        let submitted = queue.words().load(at::SUBMITTED, std::sync::atomic::Ordering::Acquire);
+        let (number, epoch) = (queue.shape().number(), queue.shape().epoch());
+        let last = Ticket { queue: number, epoch, index: submitted.wrapping_sub(1) };
+        let _ended = queue.wait(last, &mut Patience::of(SETTLE_MAX));
+    }
+
+    /// Frees it, at all ranks, which all call it once their kernels have ended. What those have submitted is waited for, for ten seconds at most. Its queues are others' then: nothing of
+    /// it is to be used any more, also by those to whom it was [lent](Window::lend).
     ///
     /// # Errors
     /// As [`World::barrier`], [`DeviceError::Engine`].
     pub fn free(self, world: &World) -> Result<(), DeviceError> {
+        let queues = &self.inner.queues;
+        let numbers = self.numbers();
+        for &number in &numbers {
+            self.settle(number);
+            if let Some(companion) = queues.with(|executor| executor.companion_of(number)) {
+                self.settle(companion);
+            }
+        }
         // Nobody puts to it any more.
         world.barrier()?;
-        let queues = &self.inner.queues;
+        numbers.iter().for_each(|&number| queues.end_queue(number));
         queues.with(|executor| {
             executor.unwatch(&self.part.memory);
             executor.network().close(self.heap);

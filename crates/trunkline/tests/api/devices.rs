@@ -268,6 +268,39 @@ fn executors_come_and_go_in_the_same_processes() {
     });
 }
 
+/// Windows of one executor come and go: what one has of it the next one is to have. Kernels leave what they have put to the end of the window.
+#[test]
+fn windows_come_and_go_of_one_executor() {
+    run_over(&FABRICS[..1], "devices::windows_come_and_go_of_one_executor", 2, |world| {
+        for mode in [Mode::Thread, Mode::Inline] {
+            let devices = world.devices(mode).unwrap();
+            let config = WindowConfig {
+                bytes: 1 << 16,
+                signals: 1,
+                counters: 1,
+                channels: 8,
+                lanes: 8,
+                depth: 4,
+                ..WindowConfig::default()
+            };
+            let other = 1 - world.rank();
+            for round in 0..40_usize {
+                let window = devices.window(&world, config).unwrap();
+                window.write(0, &pattern(world.rank(), 5000, round)).unwrap();
+                let kernel = window.kernel(round as u32 % 8).unwrap().limit(LIMIT);
+                kernel.put(other, 10_000, 0, 5000, With::signal(0).and_counter(0)).unwrap();
+                assert_eq!(kernel.wait_signal(other, 0, 1), Ok(1), "round {round}");
+                assert!(read(&window, 10_000, 5000) == pattern(other, 5000, round), "round {round}");
+                kernel.barrier(0).unwrap();
+                kernel.put(other, 20_000, 0, 5000, With::NONE).unwrap();
+                drop(kernel);
+                window.free(&world).unwrap();
+            }
+        }
+        world.finish().unwrap();
+    });
+}
+
 /// A limit ends a wait; it ends the process only where that was asked for.
 #[test]
 fn a_limit_is_the_end_if_it_is_asked_to_be() {

@@ -1,0 +1,72 @@
+//! Numbers of an executor's queues, which are those of their doorbells: each is one queue's at a time, and an epoch tells those apart that have it one after
+//! another. Used by `executor`; it knows nothing of queues.
+
+use std::collections::VecDeque;
+
+/// A number, for one queue.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) struct Number {
+    pub(super) number: u32,
+    pub(super) epoch: u32,
+    /// Entries that may be under way, for which there has been room with that number.
+    pub(super) window: u32,
+}
+
+/// Who has which.
+#[derive(Debug, Default)]
+pub(super) struct Numbers {
+    /// The first that nobody has had.
+    next: u32,
+    /// Those that were given back, the first one first: of a queue that is gone somebody may still hold what rings its doorbell, so a number rests as long as it can.
+    back: VecDeque<Number>,
+}
+
+impl Numbers {
+    /// One of the numbers below `count`.
+    pub(super) fn take(&mut self, count: u32) -> Option<Number> {
+        if self.next < count {
+            let number = self.next;
+            self.next += 1;
+            return Some(Number { number, epoch: 0, window: 0 });
+        }
+        self.back.pop_front()
+    }
+
+    /// Takes back what was not used: the next one has it.
+    pub(super) fn untake(&mut self, number: Number) {
+        if number.number + 1 == self.next && number.epoch == 0 {
+            self.next = number.number;
+        } else {
+            self.back.push_front(number);
+        }
+    }
+
+    /// Takes back what is not used any more.
+    pub(super) fn give_back(&mut self, number: Number) {
+        self.back.push_back(number);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_number_rests_as_long_as_there_are_others() {
+        let mut numbers = Numbers::default();
+        let [first, second] = [(); 2].map(|()| numbers.take(3).unwrap());
+        assert_eq!([first.number, second.number], [0, 1]);
+        numbers.give_back(Number { epoch: 1, window: 8, ..second });
+        numbers.give_back(Number { epoch: 1, window: 4, ..first });
+        let third = numbers.take(3).unwrap();
+        assert_eq!(third.number, 2);
+        numbers.untake(third);
+        assert_eq!(numbers.take(3), Some(third));
+        assert_eq!(numbers.take(3), Some(Number { number: 1, epoch: 1, window: 8 }));
+        let last = numbers.take(3).unwrap();
+        assert_eq!(last, Number { number: 0, epoch: 1, window: 4 });
+        numbers.untake(last);
+        assert_eq!(numbers.take(3), Some(last));
+        assert_eq!(numbers.take(3), None);
+    }
+}

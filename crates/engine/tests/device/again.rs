@@ -1,0 +1,55 @@
+//! Queues that are given back, and others that have their numbers.
+
+use trunkline_devq::{Looks, Ticket, WaitError};
+use trunkline_proto::wire::devq::{Entry, Status, Work};
+
+use crate::ranks::{NEAR, WAYS, done, few, patience};
+
+/// Queues come and go, with their companions: an executor of six has as many again once they are given back, and a ticket is of the queue that it was given by.
+#[test]
+fn queues_that_are_given_back_make_room_for_others() {
+    for way in WAYS {
+        let ranks = few(2, way, 6);
+        let rank = &ranks[0];
+        let mut old: Option<Ticket> = None;
+        for round in 0..40_u64 {
+            let queues = [(); 3].map(|()| rank.queues.queue(4).unwrap());
+            for queue in &queues {
+                let ticket = done(queue, &[rank.signal(1, 0, 1)]);
+                let companion = rank.queues.find(queue.companion_within(&mut patience()).unwrap()).unwrap();
+                let wait = Entry::new(Work::Wait { queue: ticket.queue, index: ticket.index });
+                done(&companion, &[wait, rank.signal(0, 1, 1)]);
+                if let Some(old) = old.filter(|old| old.queue == queue.shape().number()) {
+                    assert_eq!(queue.poll(old), Err(WaitError::Stale), "{way:?}, round {round}");
+                    assert_ne!(old.epoch, ticket.epoch);
+                }
+                old = Some(ticket);
+            }
+            assert!(rank.queues.queue(4).is_err(), "{way:?}: six are all there are");
+            for queue in &queues {
+                rank.queues.end_queue(queue.shape().number());
+                assert!(matches!(queue.wait(Ticket { index: 9, ..old.unwrap() }, &mut Looks(1)), Err(_)));
+                assert_eq!(queue.aborted().map(|why| why.status), Some(Status::Abandoned));
+            }
+            assert_eq!(rank.wait_signal(1, 3 * (round + 1)), Ok(3 * (round + 1)), "{way:?}");
+        }
+    }
+}
+
+/// What is under way on a queue that is given back ends first: until then its number is nobody else's.
+#[test]
+fn a_queue_that_is_given_back_under_way_ends_first() {
+    let ranks = few(2, NEAR, 1);
+    let rank = &ranks[0];
+    let queue = rank.queues.queue(8).unwrap();
+    // Nothing executes it: it is reserved, written and published by hand, and the bell is rung only here.
+    let ticket = rank
+        .queues
+        .with(|_| queue.post(&[rank.signal(1, 0, 1), rank.signal(1, 0, 1)], &mut Looks(1)).unwrap());
+    rank.queues.end_queue(0);
+    let ended = queue.wait(ticket, &mut patience());
+    assert!(matches!(ended, Ok(()) | Err(WaitError::Failed(_) | WaitError::Aborted(_))), "{ended:?}");
+    let again = rank.queues.queue(8).unwrap();
+    assert_eq!((again.shape().number(), again.shape().epoch()), (0, 1));
+    done(&again, &[rank.inline(&[1; 8], 1, 0)]);
+}
