@@ -9,7 +9,7 @@ use trunkline::device::{
 
 use crate::ranks::{DIES, run_over, run_over_ends};
 
-pub(crate) const FABRICS: [&str; 3] = ["soft:shm", "soft:tcp", "ofi:tcp"];
+pub(crate) const FABRICS: [&str; 4] = ["soft:shm", "soft:tcp", "ofi:tcp", "verbs"];
 const LIMIT: Duration = Duration::from_secs(20);
 
 fn pattern(rank: usize, len: usize, seed: usize) -> Vec<u8> {
