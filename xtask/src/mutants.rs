@@ -25,6 +25,9 @@ const ROWS: &str = "xtask/mutants.toml";
 /// The cargo feature that compiles planted bugs in.
 const FEATURE: &str = "mutants";
 
+/// What a row breaks that tries another row's bug.
+const AGAIN: &str = "(see its own row)";
+
 /// Chooses the planted bug at run time.
 const CHOICE: &str = "TRUNKLINE_MUTANT";
 
@@ -46,6 +49,9 @@ struct Row {
     /// Names and what they break, instead of one name; gone once the table is parsed.
     #[serde(default)]
     bugs: BTreeMap<String, String>,
+    /// Bugs of other rows that this test notices as well; gone like those.
+    #[serde(default)]
+    also: Vec<String>,
     planted: String,
     package: Option<String>,
     #[serde(default = "Row::lib")]
@@ -73,8 +79,19 @@ impl Row {
     /// A row for each bug.
     fn expand(mut self) -> Result<Vec<Self>> {
         let bugs = std::mem::take(&mut self.bugs);
-        if self.name.is_empty() == bugs.is_empty() || self.name.is_empty() != self.breaks.is_empty() {
-            bail!("{ROWS}: a row has either `name` and `breaks`, or `bugs`: {} {bugs:?}", self.name);
+        let also = std::mem::take(&mut self.also);
+        if !also.is_empty() && bugs.is_empty() && self.name.is_empty() {
+            let row = |name| Self { name, breaks: AGAIN.to_owned(), ..self.clone() };
+            return Ok(also.into_iter().map(row).collect());
+        }
+        if !also.is_empty()
+            || self.name.is_empty() == bugs.is_empty()
+            || self.name.is_empty() != self.breaks.is_empty()
+        {
+            bail!(
+                "{ROWS}: a row has either `name` and `breaks`, or `bugs`, or `also`: {} {bugs:?}",
+                self.name
+            );
         }
         if bugs.is_empty() {
             return Ok(vec![self]);
@@ -193,10 +210,14 @@ fn parse(text: &str) -> Result<Vec<Row>> {
     let mut names = BTreeSet::new();
     let expanded: Result<Vec<Vec<Row>>> = rows.mutant.into_iter().map(Row::expand).collect();
     let rows = expanded?.concat();
-    for row in &rows {
+    let (again, first): (Vec<_>, Vec<_>) = rows.iter().partition(|row| row.breaks == AGAIN);
+    for row in first {
         if !names.insert(&row.name) {
             bail!("{ROWS}: {} stands there twice", row.name);
         }
+    }
+    if let Some(row) = again.iter().find(|row| !names.contains(&row.name)) {
+        bail!("{ROWS}: {} is no bug of another row", row.name);
     }
     Ok(rows)
 }

@@ -4,7 +4,7 @@
 use trunkline_devq::channel::Channel;
 use trunkline_devq::lane::{Bytes, Lane};
 use trunkline_devq::successor::{self, Slots16, With};
-use trunkline_devq::{Condition, Memory as _};
+use trunkline_devq::{Condition, Memory as _, Ticket};
 use trunkline_engine::device::Words;
 
 use crate::ranks::{
@@ -104,6 +104,16 @@ fn a_counter_that_eight_peers_share_is_the_sum() {
             channel.flush(&mut patience()).unwrap();
         }
         assert_eq!(rank.wait_signal(0, 7 * rounds), Ok(7 * rounds), "{way:?}");
+        // And no more than that, once nothing is left that counts.
+        for lane in &lanes {
+            let companion = lane.companion(&mut patience()).unwrap();
+            let ready = companion
+                .words()
+                .load(trunkline_proto::wire::devq::at::READY, std::sync::atomic::Ordering::Acquire);
+            let (number, epoch) = (companion.shape().number(), companion.shape().epoch());
+            companion.wait(Ticket { queue: number, epoch, index: ready - 1 }, &mut patience()).unwrap();
+        }
+        assert_eq!(rank.wait_signal(0, 0), Ok(7 * rounds), "{way:?}");
         for other in &ranks[1..] {
             assert_eq!(other.wait_signal(5, rounds), Ok(rounds), "{way:?}");
             assert!(bytes_of(&other.memory, 64, 1000) == pattern(1000, 3));
