@@ -388,6 +388,17 @@ fn flushes_cover_all_lanes() {
     });
 }
 
+/// Of a put that is too long for the queue some is posted, and the rest refused: a flush waits for what was.
+#[test]
+fn a_flush_covers_a_put_that_was_refused_in_the_middle() {
+    trace(PLAN, "a long put of the device header", |pair, rust| {
+        let long = (u64::from(PLAN.depth) + 1) << 30;
+        both(pair, rust, 10, &[3, 0, 0, long, 0, 0, 0, 0, 0, 0]);
+        assert_eq!(both(pair, rust, 18, &[0; 10])[5], 1);
+        assert_eq!(both(pair, rust, 17, &[2, 0, 0, 0, 0, 0, 0, 0, 0, 0])[1], 4, "nothing has completed");
+    });
+}
+
 /// What a leader has learned, for the group.
 #[test]
 fn verdicts_tell_errors() {
