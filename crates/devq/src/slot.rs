@@ -46,6 +46,23 @@ impl Condition {
     }
 }
 
+/// Most pauses between two looks at a slot that many are to raise.
+const SPARED_MAX: u64 = 16;
+
+impl Condition {
+    /// Pauses that a waiter can make before it is likely to find what it waits for: each look takes the line from whoever raises it, so of
+    /// several that are missing not each one is looked for.
+    #[inline]
+    const fn spared(self, value: u64) -> u64 {
+        let missing = match self {
+            Self::AtLeast(other) | Self::Equal(other) => other.saturating_sub(value),
+            _ => 0,
+        };
+        let spared = missing.saturating_sub(1);
+        if spared < SPARED_MAX { spared } else { SPARED_MAX }
+    }
+}
+
 /// Where slots lie in a memory. All offsets are the caller's.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Slots {
@@ -238,6 +255,7 @@ impl Slot {
             if until.holds(value) {
                 return Ok(value);
             }
+            (0..until.spared(value)).for_each(|_| core::hint::spin_loop());
         }
     }
 
@@ -265,5 +283,19 @@ impl Slot {
             }
             memory.pause();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_are_as_many_as_are_missing_behind_the_next_one() {
+        let spared = |value| Condition::AtLeast(64).spared(value);
+        assert_eq!([64, 63, 62, 50, 0].map(spared), [0, 0, 1, 13, 16]);
+        assert_eq!(Condition::Equal(3).spared(0), 2);
+        assert_eq!(Condition::NotEqual(9).spared(0), 0);
+        assert_eq!(Condition::AtLeast(u64::MAX).spared(0), 16);
     }
 }
