@@ -36,7 +36,9 @@ fn every_line_is_there_and_nothing_is_wrong() {
     for bench in ["B3", "B4", "B6"] {
         assert!(rows.iter().any(|row| row["bench"] == bench), "{bench}: {out}");
     }
-    assert!(bars.len() == 10 && bars.iter().all(|bar| bar["found"].as_f64().is_some_and(|found| found > 0.0)));
+    assert!(
+        bars.len() == 10 && bars.iter().all(|bar| bar["found"].as_f64().is_some_and(|found| found > 0.0))
+    );
 }
 
 /// The rows of M2, over a library that stands for NVIDIA's driver (`crates/engine/tests/m2`), with kernels that NVRTC compiles; what takes the place of those are

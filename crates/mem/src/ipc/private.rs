@@ -2,7 +2,8 @@
 //! on every kernel. Where XPMEM is there, [`Xpmem`](super::Xpmem) is faster. What is exported is the whole address space, once: there is nothing to cache, and nothing that is freed can be stale.
 //!
 //! A number of a process may be another one's in another namespace, and is used again. So what proves a process is a random number at
-//! an address of it, which is read together with what is read, and before what is written.
+//! an address of it, which is read together with what is read, and before what is written. A handle that names this process is another one's word
+//! for where its proof is, so it must be one that was made here: whoever knows any word of this process could have it write to itself.
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -12,6 +13,7 @@ use std::sync::{Mutex, PoisonError, RwLock};
 use super::error::{Cause, CopyError, ExportError, FindError, Meaning, NotClosed, OpenError};
 use super::host::random;
 use super::memory::copy_in_steps;
+use super::process;
 use super::{
     Allocation, AllocationId, At, Caps, CloseError, Export, Handle, HandleError, HostError, IpcMemory,
     Mapped, Passing, To, planted,
@@ -62,7 +64,9 @@ impl Private {
     /// # Errors
     /// What the system says.
     pub fn new() -> Result<Self, Cause> {
-        Ok(Self { proof: Box::pin(random()?), peers: RwLock::default(), blocks: Mutex::default() })
+        let this = Self { proof: Box::pin(random()?), peers: RwLock::default(), blocks: Mutex::default() };
+        process::add(this.proof_at(), *this.proof);
+        Ok(this)
     }
 
     /// New zeroed memory, for whoever has no other; its address. It is as all other memory of the process.
@@ -111,8 +115,21 @@ impl Private {
     }
 
     fn this(&self) -> Peer {
-        let pid = rustix::process::getpid().as_raw_nonzero().get();
-        Peer { pid, addr: std::ptr::from_ref(&*self.proof).expose_provenance(), proof: *self.proof }
+        Peer { pid: own_number(), addr: self.proof_at(), proof: *self.proof }
+    }
+
+    fn proof_at(&self) -> usize {
+        std::ptr::from_ref(&*self.proof).expose_provenance()
+    }
+}
+
+fn own_number() -> libc::pid_t {
+    rustix::process::getpid().as_raw_nonzero().get()
+}
+
+impl Drop for Private {
+    fn drop(&mut self) {
+        process::remove(self.proof_at());
     }
 }
 
@@ -238,7 +255,9 @@ impl IpcMemory for Private {
         let pid = libc::pid_t::try_from(pid).ok().filter(|pid| *pid > 0);
         let pid = pid.ok_or(HandleError::Value("process"))?;
         let addr = usize::try_from(addr).map_err(|_| HandleError::Value("address"))?;
-        if proof == *self.proof {
+        let foreign =
+            pid == own_number() && !process::is_own(addr, proof) && !planted("mem-private-writes-to-itself");
+        if proof == *self.proof || foreign {
             return Err(OpenError::Own);
         }
         let peer = Peer { pid, addr, proof };
@@ -332,6 +351,27 @@ mod tests {
         let export = other.export(&ALL, Passing::Bytes).unwrap();
         let mapped = own.open(&export.handle, None).unwrap();
         (own, other, mapped)
+    }
+
+    /// A peer that has seen bytes of this process, and says that they are its proof.
+    #[test]
+    fn what_names_this_process_is_a_proof_that_was_made_here() {
+        let (own, other) = (Private::new().unwrap(), Private::new().unwrap());
+        let bytes = own.alloc(4096).unwrap();
+        let seen = [0x5a; 8];
+        own.write(At::Own(bytes), &seen).unwrap();
+        let pid = u64::from(std::process::id());
+        let lies = Handle::of_words(Handle::PRIVATE, [pid, bytes as u64, u64::from_le_bytes(seen)]);
+        assert!(matches!(own.open(&lies, None), Err(OpenError::Own)));
+        let [_, addr, proof] = other.words();
+        let true_one = Handle::of_words(Handle::PRIVATE, [pid, addr, proof]);
+        own.close(own.open(&true_one, None).unwrap()).unwrap();
+        for (addr, proof) in [(addr + 8, proof), (addr, proof ^ 1)] {
+            let lies = Handle::of_words(Handle::PRIVATE, [pid, addr, proof]);
+            assert!(matches!(own.open(&lies, None), Err(OpenError::Own)));
+        }
+        drop(other);
+        assert!(own.open(&true_one, None).is_err(), "it is over");
     }
 
     #[test]

@@ -271,7 +271,7 @@ impl IpcMemory for Xpmem {
                 let [_, addr, proof, segment] = handle.words(Handle::XPMEM)?;
                 let addr = usize::try_from(addr).ok().filter(|addr| addr.is_multiple_of(8));
                 let addr = addr.ok_or(HandleError::Value("address"))?;
-                let is_own = proof == self.private.words()[2];
+                let is_own = proof == self.private.words()[2] || segment.cast_signed() == self.segment;
                 match descriptor {
                     // Whom it is refused to says the other way.
                     None if !is_own => self.permit(segment.cast_signed(), addr, proof),
