@@ -72,8 +72,11 @@ pub(super) struct Sending {
 /// How far it got.
 #[derive(Debug)]
 pub(super) enum Sent {
-    /// The peer was told of it.
-    Ready,
+    /// The peer was told of it; and, if `pieces`, that it is to go in pieces.
+    Ready {
+        /// The wish.
+        pieces: bool,
+    },
     /// The peer was told where it is; and, if `offer`, that it may rather say where its own memory is.
     Referred {
         /// The reference.
