@@ -46,9 +46,9 @@ pub struct Counts {
     pub by_receiver: u64,
     /// Those that it copied as their sender.
     pub by_sender: u64,
-    /// Messages that were sent in pieces.
+    /// Messages that this process sent in pieces.
     pub staged: u64,
-    /// Of them those that should have been copied in one go: memory was not exported, mapped or copied.
+    /// Of them those that should have been copied in one go: memory was not exported, mapped or copied, here or by the receiver.
     pub fallbacks: u64,
     /// Messages that came before their receives.
     pub early: u64,

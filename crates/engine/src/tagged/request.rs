@@ -76,6 +76,8 @@ pub(super) enum Sent {
     Ready {
         /// The wish.
         pieces: bool,
+        /// It would have been referred to its memory, which was not exported.
+        unshared: bool,
     },
     /// The peer was told where it is; and, if `offer`, that it may rather say where its own memory is.
     Referred {

@@ -89,7 +89,7 @@ numbers! {
     Eager Total "messages_eager" "Messages that went whole through a ring.",
     Mapped Total "messages_mapped" "Messages that were copied in one go, by the receiver or the sender.",
     Staged Total "messages_staged" "Messages that were sent in pieces.",
-    Unmapped Total "messages_fallbacks" "Of them those that should have been copied in one go.",
+    Unmapped Total "messages_fallbacks" "Of them those that should have been copied in one go: memory was not exported, mapped or copied.",
     Early Total "messages_early" "Messages that came before their receives.",
 }
 
