@@ -113,6 +113,9 @@ impl<M: IpcMemory, S: OobStream> Endpoint<M, S> {
             learned.turned(class(len));
         }
         if let Some((method, allowed, among)) = plan.learned {
+            if self.mutant.is("tagged-learns-with-allocations") {
+                drop(std::hint::black_box(Box::new(0_u64)));
+            }
             let timed = learned.choosers[among].begun(request.to_bits(), len, method, allowed, self.now);
             self.timed += usize::from(timed);
         }

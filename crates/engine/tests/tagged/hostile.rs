@@ -2,7 +2,7 @@
 
 use trunkline_engine::host::{UnixHost, UnixStream};
 use trunkline_engine::ipc::{Broken, Buffer, Config as Sharing, Leave};
-use trunkline_engine::tagged::{Begun, Config, Endpoint, Event, Failed, PeerId, RequestId};
+use trunkline_engine::tagged::{Begun, Config, Endpoint, Event, Failed, PeerId, REQUESTS_MAX, RequestId};
 use trunkline_fabric::{Frame, Host as _, Oob as _, OobListener as _, OobStream as _};
 use trunkline_mem::ipc::{At, Device, IpcMemory as _, Passing};
 use trunkline_mem::{Memory, Shared};
@@ -307,5 +307,35 @@ fn who_asks_for_more_than_there_is_or_consumed_too_much_is_broken() {
     let peer = played.endpoint.probe(None, (0, 0)).unwrap().peer;
     played.shared.memory().store(0, 1000).unwrap();
     while matches!(played.endpoint.send_bytes(peer, 0, &[]), Ok(Begun::Done)) {}
+    played.ends_broken();
+}
+
+/// It sends on and on, and never reads what it is answered.
+#[test]
+fn who_never_reads_its_answers_is_broken() {
+    let mut played = Played::new();
+    let peer = played.peer();
+    // What was looked at is taken.
+    played.endpoint.receive(Some(peer), (5, ALL), Memory::heap(8).into()).unwrap();
+    let request = SlotId { slot: 3, generation: 7 };
+    let cells = u64::from(SIZES[0]);
+    let sent = (1..200_000_u64).find(|number| {
+        let cell = |number: u64| RINGS_AT + 64 * (number % cells);
+        played.write(cell(number + 1), &[0]);
+        let ready = Tagged::Ready { tag: 1, request, len: 20_000, pieces: false };
+        played.write(cell(*number), &ready.to_words());
+        let Ok(received) = played.endpoint.receive(Some(peer), (1, ALL), Memory::heap(0).into()) else {
+            return true;
+        };
+        // It has no room, and ends at once.
+        let ended = (0..100).any(|_| {
+            played.now = played.now + Duration::micros(1);
+            played.endpoint.progress(played.now);
+            played.endpoint.test(received).is_some()
+        });
+        assert!(ended || played.endpoint.is_gone(peer), "number {number}");
+        played.endpoint.is_gone(peer)
+    });
+    assert!(sent.is_some_and(|sent| sent > 2 * REQUESTS_MAX as u64), "{sent:?}");
     played.ends_broken();
 }

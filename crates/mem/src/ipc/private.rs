@@ -348,11 +348,11 @@ impl IpcMemory for Private {
 
     fn fill(&self, to: At<'_>, from: &Memory, offset: u64, len: usize) -> Result<(), CopyError> {
         let from = here(from, offset, len)?;
-        // SAFETY: as in `write`.
-        if let At::Own(to) = to
-            && unsafe { self.move_own(to, from, len) }
-        {
-            return Ok(());
+        if let At::Own(to) = to {
+            // SAFETY: as in `write`.
+            if unsafe { self.move_own(to, from, len) } {
+                return Ok(());
+            }
         }
         let (peer, addr) = self.place(to, len)?;
         peer.push(from, addr, len)
