@@ -370,9 +370,8 @@ fn a_neighbour_announces_memory_of_its_own_process_alone() {
         }
         while node.progress(NOW) {}
         let arrival = loop {
-            match node.notice().expect("nothing arrived") {
-                Notice::Arrived { arrival, .. } => break arrival,
-                _ => {}
+            if let Notice::Arrived { arrival, .. } = node.notice().expect("nothing arrived") {
+                break arrival;
             }
         };
         node.receive(arrival, Memory::heap(64)).unwrap();
