@@ -131,16 +131,13 @@ impl Private {
     }
 
     fn this(&self) -> Peer {
-        Peer { pid: own_number(), addr: self.proof_at(), proof: *self.proof }
+        let pid = rustix::process::getpid().as_raw_nonzero().get();
+        Peer { pid, addr: self.proof_at(), proof: *self.proof }
     }
 
     fn proof_at(&self) -> usize {
         std::ptr::from_ref(&*self.proof).expose_provenance()
     }
-}
-
-fn own_number() -> libc::pid_t {
-    rustix::process::getpid().as_raw_nonzero().get()
 }
 
 impl Drop for Private {
@@ -271,8 +268,9 @@ impl IpcMemory for Private {
         let pid = libc::pid_t::try_from(pid).ok().filter(|pid| *pid > 0);
         let pid = pid.ok_or(HandleError::Value("process"))?;
         let addr = usize::try_from(addr).map_err(|_| HandleError::Value("address"))?;
-        let foreign =
-            pid == own_number() && !process::is_own(addr, proof) && !planted("mem-private-writes-to-itself");
+        let foreign = process::is_this(pid)
+            && !process::is_own(addr, proof)
+            && !planted("mem-private-writes-to-itself");
         if proof == *self.proof || foreign {
             return Err(OpenError::Own);
         }
@@ -413,8 +411,11 @@ mod tests {
         let seen = [0x5a; 8];
         own.write(At::Own(bytes), &seen).unwrap();
         let pid = u64::from(std::process::id());
-        let lies = Handle::of_words(Handle::PRIVATE, [pid, bytes as u64, u64::from_le_bytes(seen)]);
-        assert!(matches!(own.open(&lies, None), Err(OpenError::Own)));
+        let thread = u64::from(rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs());
+        for number in [pid, thread] {
+            let lies = Handle::of_words(Handle::PRIVATE, [number, bytes as u64, u64::from_le_bytes(seen)]);
+            assert!(matches!(own.open(&lies, None), Err(OpenError::Own)));
+        }
         let [_, addr, proof] = other.words();
         let true_one = Handle::of_words(Handle::PRIVATE, [pid, addr, proof]);
         own.close(own.open(&true_one, None).unwrap()).unwrap();

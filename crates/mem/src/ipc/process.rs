@@ -32,6 +32,14 @@ pub(super) fn is_own(addr: usize, proof: u64) -> bool {
     OWN.lock().unwrap_or_else(PoisonError::into_inner).contains(&(addr, proof))
 }
 
+/// Whether a number is this process's, or one of its threads', by which the kernel finds its memory, too.
+pub(super) fn is_this(number: libc::pid_t) -> bool {
+    let own = rustix::process::getpid().as_raw_nonzero().get();
+    // SAFETY: takes numbers, and sends nothing: signal 0 only asks whether there is such a thread of this process.
+    let code = unsafe { libc::syscall(libc::SYS_tgkill, own, number, 0) };
+    number == own || code == 0 || std::io::Error::last_os_error().raw_os_error() != Some(libc::ESRCH)
+}
+
 /// The number, here, of the process that connected a local socket or listened for it, as the kernel says (unix(7), `SO_PEERCRED`); 0 if it has none in
 /// this process's namespace.
 ///
@@ -68,6 +76,18 @@ mod tests {
         let far = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
         assert_eq!(process_across(far.as_fd()), None);
         assert_eq!(process_across(std::fs::File::open("/dev/null").unwrap().as_fd()), None);
+    }
+
+    #[test]
+    fn this_process_has_the_numbers_of_its_threads_and_no_other() {
+        assert!(is_this(rustix::process::getpid().as_raw_nonzero().get()));
+        let thread = std::thread::spawn(|| {
+            let number = rustix::thread::gettid().as_raw_nonzero().get();
+            assert!(is_this(number));
+            number
+        });
+        thread.join().unwrap();
+        assert!(!is_this(rustix::process::getppid().unwrap().as_raw_nonzero().get()));
     }
 
     #[test]
