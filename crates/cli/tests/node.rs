@@ -39,11 +39,15 @@ fn text(args: &str) -> String {
 
 /// What the first endpoint shows.
 fn shown() -> Value {
+    shown_by(0)
+}
+
+fn shown_by(rank: u32) -> Value {
     let report: Value = serde_json::from_str(&text("top --once --json")).expect("one JSON object");
     let nodes = report["nodes"].as_array().expect("a list").iter();
     let nodes: Vec<_> = nodes.filter(|node| !node["rank"].is_null()).cloned().collect();
     assert_eq!(nodes.len(), 2, "each endpoint of a process shows itself: {report}");
-    nodes.into_iter().find(|node| node["rank"] == 0).expect("rank 0")
+    nodes.into_iter().find(|node| node["rank"] == rank).expect("the rank")
 }
 
 fn planted() -> Mutant {
@@ -101,8 +105,11 @@ impl Two {
 
     /// The first sends to the second.
     fn pass(&mut self, buffer: &Buffer) {
+        self.pass_into(buffer, Buffer::of(Memory::heap(LEN), 0, LEN as u64));
+    }
+
+    fn pass_into(&mut self, buffer: &Buffer, into: Buffer) {
         let [(a, to_b), (b, to_a)] = &mut self.ends;
-        let into = Buffer::of(Memory::heap(LEN), 0, LEN as u64);
         let received = b.receive(Some(*to_a), (1, u64::MAX), into).expect("a receive");
         let Begun::Request(sent) = a.send(*to_b, 1, buffer).expect("a send") else { panic!("it is long") };
         self.rest();
@@ -153,6 +160,22 @@ fn who_holds_which_buffer_and_every_fallback_is_shown() {
     let lines = text("info");
     assert!(lines.contains(&format!("rank 1 ({pid})")), "{lines}");
 
+    // Who copies: the receiver did, and the sender does into memory that is shared by the receiver alone.
+    let into = two.ends[1].0.node().memory().alloc(LEN).expect("memory");
+    two.pass_into(&Buffer::of(Memory::heap(LEN), 0, LEN as u64), Buffer::own(into, LEN as u64));
+    for (rank, numbers) in [(0, [1, 0, 1]), (1, [3, 3, 0])] {
+        let node = shown_by(rank);
+        let shown = ["messages_mapped", "messages_by_receiver", "messages_by_sender"];
+        assert_eq!(shown.map(|name| node["numbers"][name].as_u64()), numbers.map(Some), "{node}");
+    }
+    let (table, lines) = (text("top --once"), text("info"));
+    assert!(table.contains(" 0+1 ") && table.contains(" 3+0 "), "{table}");
+    for line in
+        ["messages copied here once: 0 received, 1 sent", "messages copied here once: 3 received, 0 sent"]
+    {
+        assert!(lines.contains(line), "{lines}");
+    }
+
     // Two messages go without, and the export is over; memory that was freed and is held is a zombie.
     two.ends[0].0.node_mut().shrink(Amount { entries: 0, bytes: 0 });
     two.pass(&buffer);
@@ -188,6 +211,8 @@ fn who_holds_which_buffer_and_every_fallback_is_shown() {
     has("trunkline_node_fallbacks_total{", "reason=\"no_budget\"", " 2");
     has("trunkline_node_fallbacks_total{", "reason=\"no_room\"", " 0");
     has("trunkline_node_hits_total{", "pid=", " 2");
+    has("trunkline_node_messages_by_receiver_total{", "pid=", " 0");
+    has("trunkline_node_messages_by_sender_total{", "pid=", " 1");
     has("trunkline_node_held_bytes{", "peer_rank=\"1\"", " 0");
 }
 

@@ -135,4 +135,11 @@ pub trait OobStream: Send + 'static {
     fn is_local(&self) -> bool {
         false
     }
+
+    /// The number, here, of the process at its other end, by the system's word and not by that process's; 0 if it has none here.
+    ///
+    /// `None`: nobody says.
+    fn process(&self) -> Option<u32> {
+        None
+    }
 }

@@ -1,7 +1,7 @@
 //! Looks exports up, and asks whether anything is under way, over and over, for `cargo xtask budget` to count the instructions. Words: a file (not used), what is looked
 //! up, how many exports there are, and how often.
 //!
-//! - `recent`: the export that was shared last, by address alone, as a hook says that nothing was freed.
+//! - `recent`: the export that was shared last, as a message finds it: the driver was asked what is at its address.
 //! - `indexed`: any of them but that, and the driver was asked.
 //! - `resolve`: what a reference names, at the importer, where it is mapped.
 //! - `quiet`: whether a one-sided context that has reached so many members has anything under way, and it has not.
@@ -33,7 +33,7 @@ const NOW: Instant = Instant(1);
 /// As many exports as that, each of 2 MiB.
 fn exported(count: usize) -> Option<Exported> {
     let budget = Amount { entries: count, bytes: u64::MAX };
-    let config = Config { budget, passing: 0, idle: Some(Config::IDLE), hooked: true, weightless: false };
+    let config = Config { budget, passing: 0, idle: Some(Config::IDLE), hooked: false, weightless: false };
     let mut exporter = Exporter::new(config, Mutant::NONE);
     let peer = exporter.join().ok()?;
     let mut memory = Vec::new();
@@ -53,11 +53,12 @@ fn exported(count: usize) -> Option<Exported> {
 
 fn recent(count: usize, times: usize) -> Option<()> {
     let Exported { exporter, memory, .. } = exported(count)?;
-    let part = Span::new(memory.last()?.span.start() + 4096, 65536)?;
+    let last = memory.last()?;
+    let (part, known) = (Span::new(last.span.start() + 4096, 65536)?, Known::Allocation(*last));
     for _ in 0..times {
-        black_box(black_box(&exporter).lookup(part, Known::Address));
+        black_box(black_box(&exporter).lookup(part, black_box(known)));
     }
-    matches!(exporter.lookup(part, Known::Address), Found::Hit(_)).then_some(())
+    matches!(exporter.lookup(part, known), Found::Hit(_)).then_some(())
 }
 
 fn indexed(count: usize, times: usize) -> Option<()> {
@@ -75,8 +76,8 @@ fn indexed(count: usize, times: usize) -> Option<()> {
 
 fn share(count: usize, times: usize) -> Option<()> {
     let Exported { mut exporter, peer, memory } = exported(count)?;
-    let part = memory.last()?.span;
-    let ask = Ask { peer, part, known: Known::Address, passing: false };
+    let last = memory.last()?;
+    let ask = Ask { peer, part: last.span, known: Known::Allocation(*last), passing: false };
     for _ in 0..times {
         let Ok(Shared::Sent(sent)) = black_box(&mut exporter).share(black_box(&ask), NOW) else {
             return None;

@@ -274,23 +274,45 @@ fn hits_on_shared_memory_allocate_nothing() {
     assert_eq!(ALLOCATIONS.load(Ordering::Relaxed) - before, 0, "hits on shared memory");
 }
 
-/// Two endpoints of this process that exchange messages inside the node, of private memory and of memory that the other maps.
+/// Messages inside the node, of memory that the other maps and of memory that only calls reach: the receiver copies, and what is learned.
 fn messages_inside_a_node_allocate_nothing() {
+    use trunkline_mem::ipc::{Device, Private};
+    use trunkline_proto::tagged::{Choice, Method};
+    use trunkline_proto::time::Duration;
+    let device = Device::create(0, 64 << 20).unwrap();
+    let join = || Device::join(0, &device.descriptor().unwrap()).unwrap();
+    let of_device = |memory: &Device, bytes| memory.alloc(bytes).unwrap();
+    let (still, goes_on) = (Duration(0), Duration::micros(1));
+    exchanges_allocate_nothing([join(), join()], of_device, Choice::Fixed(Method::Pull), still);
+    exchanges_allocate_nothing([join(), join()], of_device, Choice::Learned, goes_on);
+    let private = || Private::new().unwrap();
+    let of_private = |memory: &Private, bytes| memory.alloc(bytes).unwrap();
+    exchanges_allocate_nothing([private(), private()], of_private, Choice::Learned, goes_on);
+}
+
+/// Two endpoints of this process, for whom time goes on by so much with each call.
+fn exchanges_allocate_nothing<M: trunkline_mem::ipc::IpcMemory>(
+    memories: [M; 2],
+    alloc: impl Fn(&M, usize) -> usize,
+    copy: trunkline_proto::tagged::Choice,
+    tick: trunkline_proto::time::Duration,
+) {
     use trunkline_engine::ipc::{Buffer, Config as Sharing};
     use trunkline_engine::tagged::{Begun, Config, Endpoint, Event};
     use trunkline_fabric::{Oob as _, OobListener as _};
-    use trunkline_mem::ipc::Device;
-    use trunkline_proto::tagged::{Choice, Method};
+    use trunkline_proto::tagged::Choice;
     use trunkline_proto::time::{Duration, Instant};
     use trunkline_proto::wire::tagged::Inbox;
-    let (host, device) = (UnixHost::new(|_, _| {}), Device::create(0, 64 << 20).unwrap());
+    let host = UnixHost::new(|_, _| {});
     let mut listener = host.oob().listen().unwrap();
     let mut now = Instant(0);
-    let mut ends = [1, 2].map(|number| {
-        let sharing = Sharing::new([number; 16], Amount { entries: 16, bytes: 1 << 40 });
+    let mut number = 0;
+    let mut ends = memories.map(|memory| {
+        number += 1;
+        let mut sharing = Sharing::new([number; 16], Amount { entries: 16, bytes: 1 << 40 });
+        sharing.mutant = planted();
         let inbox = Inbox::new(1024, 512, 1 << 18).unwrap();
-        let memory = Device::join(0, &device.descriptor().unwrap()).unwrap();
-        Endpoint::new(memory, Config { sharing, inbox, copy: Choice::Fixed(Method::Pull) }, now)
+        Endpoint::new(memory, Config { sharing, inbox, copy }, now)
     });
     let connected = ends[1].join(host.oob().connect(&listener.address()).unwrap()).unwrap();
     let accepted = ends[0].join(listener.accept().unwrap().unwrap()).unwrap();
@@ -310,7 +332,7 @@ fn messages_inside_a_node_allocate_nothing() {
         (65_536, true, false),
     ] {
         let buffers = [0, 1].map(|at: usize| match own {
-            true => Buffer::own(ends[at].node().memory().alloc(bytes).unwrap(), bytes as u64),
+            true => Buffer::own(alloc(ends[at].node().memory(), bytes), bytes as u64),
             false => Buffer::from(Memory::heap(bytes)),
         });
         let mut message = || {
@@ -318,17 +340,20 @@ fn messages_inside_a_node_allocate_nothing() {
                 ends[1].receive(Some(connected), (1, u64::MAX), buffers[1].clone()).unwrap()
             };
             let posted = (!early).then(|| post(&mut ends));
+            ends[0].at(now);
             let sent = ends[0].send(accepted, 1, &buffers[0]).unwrap();
             if early {
                 while ends[1].probe(None, (1, u64::MAX)).is_none() {}
             }
             let received = posted.unwrap_or_else(|| post(&mut ends));
             while ends[1].test(received).is_none_or(|end| end.is_err()) {
-                // Not so far that the streams are read, which is seldom and allocates for what is said there.
+                // Where it stands still it is not so far that the streams are read, which is seldom and allocates for what is said there.
+                now = now + tick;
                 ends.iter_mut().for_each(|end| _ = end.progress(now));
             }
             if let Begun::Request(request) = sent {
                 while ends[0].test(request).is_none() {
+                    now = now + tick;
                     ends.iter_mut().for_each(|end| _ = end.progress(now));
                 }
             }
@@ -337,8 +362,15 @@ fn messages_inside_a_node_allocate_nothing() {
         let before = ALLOCATIONS.load(Ordering::Relaxed);
         (0..2000).for_each(|_| message());
         let allocated = ALLOCATIONS.load(Ordering::Relaxed) - before;
-        assert_eq!(allocated, 0, "{bytes} B inside a node, own memory: {own}, early: {early}");
+        assert_eq!(allocated, 0, "{bytes} B inside a node, own memory: {own}, early: {early}, {copy:?}");
     }
+    let looked = ends[0].counts().by_sender > 0;
+    assert_eq!(
+        looked,
+        copy == Choice::Learned,
+        "each way that there is was looked at: {:?}",
+        ends[0].counts()
+    );
 }
 
 /// Two endpoints of this process, each with a page on which it shows what it shares: both pages are written with each message, and what is shown, as

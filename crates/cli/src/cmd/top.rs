@@ -45,8 +45,8 @@ and BYTES that are kept, of its budget; ZOMBIES are over and still mapped or use
 bytes count; IN USE are exports that messages use now; MAPPED is what is mapped here of others. HITS/s, MISSES
 and EVICTED are of messages that looked for their memory among the exports. FALLBACKS are messages that went
 without sharing, which costs them a copy; the reasons are on the lines below. BY RING, BY MAP and BY STAGE are messages
-sent whole, copied here once, and sent in pieces. AGE is how old these numbers are: they are written when the rank makes
-calls. `trunkline info --pid` lists each buffer and who holds it.";
+sent whole, copied here once (those received and those sent, as 3+1), and sent in pieces. AGE is how old these numbers are:
+they are written when the rank makes calls. `trunkline info --pid` lists each buffer and who holds it.";
 
 /// Arguments of `top`.
 #[derive(Args, Debug)]

@@ -147,7 +147,7 @@ pub(super) fn lines(sample: &Sample) -> Vec<String> {
             node.number(Number::PinnedEntries).to_string(),
             bytes(node.mapped()),
             number(Number::Eager),
-            number(Number::Mapped),
+            format!("{}+{}", number(Number::ByReceiver), number(Number::BySender)),
             number(Number::Staged),
             number(Number::Leaks),
             duration(node.up),
@@ -264,6 +264,8 @@ fn listing_of(node: &Node) -> Vec<String> {
     let (peak, idle) = (bytes(node.number(Number::PeakBytes)), node.number(Number::IdleNs));
     let idle = if idle == u64::MAX { "for ever".to_owned() } else { duration(Duration::from_nanos(idle)) };
     lines.push(format!("at most {peak} at once so far; kept {idle} without use"));
+    let [received, sent] = [Number::ByReceiver, Number::BySender].map(|which| node.number(which));
+    lines.push(format!("messages copied here once: {received} received, {sent} sent"));
     lines
 }
 

@@ -13,6 +13,7 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
 };
 use trunkline_fabric::{Frame, OobError};
+use trunkline_mem::ipc::process_across;
 
 /// Frames that wait for a peer that does not read.
 const QUEUE_MAX: usize = 1024;
@@ -126,6 +127,11 @@ fn send_one(socket: &OwnedFd, frame: &Frame) -> Result<bool, OobError> {
 }
 
 impl LocalStream {
+    /// As [`OobStream::process`](trunkline_fabric::OobStream::process).
+    pub(super) fn process(&self) -> Option<u32> {
+        process_across(self.socket.as_fd())
+    }
+
     /// As [`OobStream::send`](trunkline_fabric::OobStream::send).
     pub(super) fn send(&mut self, frame: Frame) -> Result<(), OobError> {
         if frame.bytes.len() > Frame::MAX {
@@ -188,6 +194,7 @@ mod tests {
     #[test]
     fn frames_keep_their_bounds_and_carry_descriptors() {
         let (mut a, mut b) = pair(1);
+        assert_eq!([&a, &b].map(LocalStream::process), [Some(std::process::id()); 2]);
         let fd = socket().unwrap();
         a.send(Frame { bytes: vec![1, 2], fd: Some(fd) }).unwrap();
         a.send(Frame { bytes: vec![3; Frame::MAX], fd: None }).unwrap();

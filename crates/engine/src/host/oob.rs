@@ -158,6 +158,13 @@ impl OobStream for UnixStream {
     fn is_local(&self) -> bool {
         matches!(self.0, Way::Local(_))
     }
+
+    fn process(&self) -> Option<u32> {
+        match &self.0 {
+            Way::Local(stream) => stream.process(),
+            Way::Remote(_) => None,
+        }
+    }
 }
 
 #[cfg(test)]

@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// A flag that says that memory was freed. To be kept by a hook of whatever frees: setting it takes no lock, allocates nothing and
-/// calls nothing, so that it may be done inside of a driver's or an allocator's call.
+/// calls nothing, so that it may be done inside of a driver's or an allocator's call. Messages go on asking the driver what is at their addresses: until this is
+/// said, another thread may have been given the memory, and send it.
 #[derive(Clone, Debug, Default)]
 pub struct Hook(Arc<AtomicBool>);
 

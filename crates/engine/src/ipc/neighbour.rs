@@ -32,6 +32,8 @@ pub(super) struct Peer<S> {
     pub(super) exporting: PeerId,
     /// `None` once it is gone.
     pub(super) stream: Option<S>,
+    /// Its number here, where the stream says whose its other end is; 0 if it has none.
+    pub(super) process: Option<u32>,
     /// What broke it; it is taken for dead as soon as nothing is in hand.
     pub(super) broken: Option<Broken>,
     /// How many operations it takes at once; 0 until it has said HELLO.
@@ -56,6 +58,7 @@ impl<S: OobStream> Peer<S> {
         Self {
             source,
             exporting,
+            process: stream.process(),
             stream: Some(stream),
             broken: None,
             takes: 0,

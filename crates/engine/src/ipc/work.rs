@@ -64,8 +64,12 @@ impl<M: IpcMemory, S: OobStream> Node<M, S> {
     /// Maps what a message needs; what is not mapped is told to whoever resolves it next.
     pub(super) fn map(&mut self, mapping: MappingId) {
         let neighbour = Neighbour(mapping.source);
-        let import = self.peers.get(neighbour).and_then(|peer| peer.imports.get(mapping.name));
-        let Some(import) = import else { return self.map_failed(mapping, Refusal::Other) };
+        let peer = self.peers.get(neighbour);
+        let import = peer.and_then(|peer| Some((peer.process, peer.imports.get(mapping.name)?)));
+        let Some((process, import)) = import else { return self.map_failed(mapping, Refusal::Other) };
+        // A neighbour names no other process than itself, be it this one.
+        let process = process.filter(|_| !self.mutant.is("ipc-node-believes-numbers"));
+        let handle = process.map_or(import.handle, |number| import.handle.of_process(number));
         let announced = import.span.len();
         let descriptor = import.descriptor.as_ref().map(|fd| fd.try_clone());
         let Ok(descriptor) = descriptor.transpose() else {
@@ -75,7 +79,7 @@ impl<M: IpcMemory, S: OobStream> Node<M, S> {
             Place { device, way: Way::Device } => User::Device(device),
             Place { way: Way::Host, .. } => User::Host,
         };
-        match self.memory.open_for(&import.handle, descriptor, user) {
+        match self.memory.open_for(&handle, descriptor, user) {
             Ok(mapped)
                 if (mapped.len() as u64) < announced && !self.mutant.is("ipc-node-believes-lengths") =>
             {

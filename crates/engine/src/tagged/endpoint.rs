@@ -16,7 +16,7 @@ use super::receive::Kept;
 use super::request::{Failed, Request, RequestId, Sending};
 use super::ring::NeverThere;
 use super::shown::Shown;
-use super::{CALLS_PER_LOOK, Done, KEPT_MAX, RECEIVES_MAX, REQUESTS_MAX, SPARE_MAX};
+use super::{CALLS_PER_LOOK, Done, KEPT_MAX, RECEIVES_MAX, REQUESTS_MAX, SPARE_MAX, UNSAID_MAX};
 use crate::ipc::{
     ArrivalId, Broken, Config as Sharing, Hook, JoinError, Leave, Neighbour, Node, Notice, Receipt,
 };
@@ -46,9 +46,9 @@ pub struct Counts {
     pub by_receiver: u64,
     /// Those that it copied as their sender.
     pub by_sender: u64,
-    /// Messages that were sent in pieces.
+    /// Messages that this process sent in pieces.
     pub staged: u64,
-    /// Of them those that should have been copied in one go: memory was not exported, mapped or copied.
+    /// Of them those that should have been copied in one go: memory was not exported, mapped or copied, here or by the receiver.
     pub fallbacks: u64,
     /// Messages that came before their receives.
     pub early: u64,
@@ -386,8 +386,10 @@ impl<M: IpcMemory, S: OobStream> Endpoint<M, S> {
         let said = if peer.unsaid.is_empty() { outbox.say(&answer) } else { Ok(false) };
         match said {
             Ok(true) => {}
-            Ok(false) => peer.unsaid.push_back(answer),
-            Err(NeverThere) => self.broken(to),
+            Ok(false) if peer.unsaid.len() < UNSAID_MAX || self.mutant.is("tagged-waits-for-the-deaf") => {
+                peer.unsaid.push_back(answer);
+            }
+            Ok(false) | Err(NeverThere) => self.broken(to),
         }
     }
 

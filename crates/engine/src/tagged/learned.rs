@@ -103,13 +103,19 @@ impl<M: IpcMemory, S: OobStream> Endpoint<M, S> {
             (Some((method, ..)), _) | (None, Choice::Fixed(method)) => method == Method::Turns,
             (None, Choice::Learned) => false,
         };
-        if by_turns {
-            learned.turned(class(len));
-        }
         if let Way::Refer { .. } = plan.way {
             learned.needed(new);
         }
+        // What is private has no turn.
+        if by_turns
+            && (matches!(plan.way, Way::Refer { .. }) || self.mutant.is("tagged-counts-private-turns"))
+        {
+            learned.turned(class(len));
+        }
         if let Some((method, allowed, among)) = plan.learned {
+            if self.mutant.is("tagged-learns-with-allocations") {
+                drop(std::hint::black_box(Box::new(0_u64)));
+            }
             let timed = learned.choosers[among].begun(request.to_bits(), len, method, allowed, self.now);
             self.timed += usize::from(timed);
         }

@@ -33,6 +33,10 @@ pub const RECEIVES_MAX: usize = 1 << 13;
 /// Messages of one peer that came before their receives, at most. Then no more of that peer are read.
 pub const KEPT_MAX: usize = 1 << 12;
 
+/// Answers to one peer that there is no room for, at most; a peer that leaves more unread is broken. One that reads them has no more: one for each of its
+/// messages, and one for each of ours that it offered memory for.
+const UNSAID_MAX: usize = 2 * REQUESTS_MAX;
+
 /// Frames of one ring that one call of [`Endpoint::progress`] reads.
 const FRAMES_PER_CALL: usize = 64;
 

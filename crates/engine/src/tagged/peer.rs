@@ -89,8 +89,8 @@ impl Inward {
     /// The bytes of a piece, if they are all in the stage.
     #[inline]
     pub(super) fn staged(&self, position: u64, len: u32) -> Option<(&Memory, u64)> {
-        let place = Stage::place(self.inbox.stage(), position);
-        (place + u64::from(len) <= self.inbox.stage()).then(|| (&self.memory, self.inbox.stage_at() + place))
+        let place = Stage::hold(self.inbox.stage(), trunkline_proto::tagged::Piece { position, len })?;
+        Some((&self.memory, self.inbox.stage_at() + place))
     }
 
     /// A piece was taken out.

@@ -330,21 +330,22 @@ impl<M: IpcMemory, S: OobStream> Endpoint<M, S> {
             return self.end(id, matched.end());
         }
         let pieces = pieces && !self.mutant.is("tagged-grants-no-wish");
+        let mut unshared = false;
         if self.reply(&buffer, Way::Ready { pieces }) == Reply::Offer {
             match self.offer(id, matched, &buffer) {
                 Some(true) => return,
-                Some(false) => self.counts.fallbacks += 1,
+                Some(false) => unshared = !self.mutant.is("tagged-hides-what-it-did-not-share"),
                 None => {}
             }
         }
-        self.clear(id, matched, buffer, false);
+        self.clear(id, matched, buffer, unshared);
     }
 
-    /// It comes in pieces; `unmapped`: as a reference could not be mapped.
-    fn clear(&mut self, id: SlotId, matched: Matched, buffer: Buffer, unmapped: bool) {
+    /// It comes in pieces; `unshared`: as memory of this process was not exported.
+    fn clear(&mut self, id: SlotId, matched: Matched, buffer: Buffer, unshared: bool) {
         let Matched { peer, request, want, .. } = matched;
         self.set(id, Receiving { buffer, way: Got::Pieces(matched, 0) });
-        self.say(peer, Answer::Clear { request, receive: id, len: want, unmapped });
+        self.say(peer, Answer::Clear { request, receive: id, len: want, unmapped: unshared });
     }
 
     fn reply(&self, buffer: &Buffer, way: Way) -> Reply {
@@ -429,7 +430,6 @@ impl<M: IpcMemory, S: OobStream> Endpoint<M, S> {
                 self.end(id, Err(Failed::Unsent));
             }
             Receipt::NotMapped | Receipt::NotCopied(_) => {
-                self.counts.fallbacks += 1;
                 if let Some(Request::Receive(receiving)) = self.requests.get_mut(id) {
                     receiving.way = Got::Pieces(matched, 0);
                 }
@@ -490,7 +490,6 @@ impl<M: IpcMemory, S: OobStream> Endpoint<M, S> {
                 if let Got::Offered(matched, operation) = way {
                     let operation = *operation;
                     *way = Got::Pieces(*matched, 0);
-                    self.counts.fallbacks += 1;
                     self.node.finish(operation, Outcome::NotMapped, self.now);
                 }
                 match way {

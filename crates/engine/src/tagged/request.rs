@@ -72,8 +72,13 @@ pub(super) struct Sending {
 /// How far it got.
 #[derive(Debug)]
 pub(super) enum Sent {
-    /// The peer was told of it.
-    Ready,
+    /// The peer was told of it; and, if `pieces`, that it is to go in pieces.
+    Ready {
+        /// The wish.
+        pieces: bool,
+        /// It would have been referred to its memory, which was not exported.
+        unshared: bool,
+    },
     /// The peer was told where it is; and, if `offer`, that it may rather say where its own memory is.
     Referred {
         /// The reference.

@@ -135,7 +135,8 @@ impl<M: IpcMemory, S: OobStream> Endpoint<M, S> {
         let reached = self.address_of(buffer).zip(span);
         let reach = if reached.is_some() { Reach::Mapped } else { Reach::Private };
         let plan = self.plan(to, len, reach);
-        let (mut sent, mut reference, mut failed) = (Sent::Ready, None, false);
+        let pieces = plan.way == Way::Ready { pieces: true };
+        let (mut sent, mut reference, mut failed) = (Sent::Ready { pieces, unshared: false }, None, false);
         let before = self.node.exporter().counts().announced;
         if let (Way::Refer { offer }, Some((addr, span))) = (plan.way, reached) {
             let message = Send { addr, len: span as usize, passing: false };
@@ -145,7 +146,7 @@ impl<M: IpcMemory, S: OobStream> Endpoint<M, S> {
                 }
                 Ok(Referring::Busy) => return Ok(Begun::Busy),
                 Ok(Referring::Elsewhere(_)) => {
-                    (failed, self.counts.fallbacks) = (true, self.counts.fallbacks + 1)
+                    (sent, failed) = (Sent::Ready { pieces, unshared: true }, true);
                 }
                 Err(SendError::Gone) => return Err(SendRefused::Gone),
                 Err(_) => return Err(SendRefused::Outside),
@@ -157,7 +158,7 @@ impl<M: IpcMemory, S: OobStream> Endpoint<M, S> {
             Some((reference, offer)) => {
                 Message::Refer { tag, request, reference, rows: buffer.rows(), offer }
             }
-            None => Message::Ready { tag, request, len, pieces: plan.way == Way::Ready { pieces: true } },
+            None => Message::Ready { tag, request, len, pieces },
         };
         let outbox = self.peers.get_mut(to.0 as usize).and_then(|peer| peer.outbox.as_mut());
         outbox.into_iter().for_each(|outbox| outbox.messages.push(&message.to_words()));
@@ -178,9 +179,9 @@ impl<M: IpcMemory, S: OobStream> Endpoint<M, S> {
         (want, unmapped): (u64, bool),
     ) {
         let Some(Request::Send(sending)) = self.requests.get_mut(request) else { return };
-        let operation = match sending.way {
-            Sent::Ready => None,
-            Sent::Referred { operation, .. } => Some(operation),
+        let (operation, unshared) = match sending.way {
+            Sent::Ready { unshared, .. } => (None, unshared || unmapped),
+            Sent::Referred { operation, .. } => (Some(operation), true),
             Sent::Placing { .. } | Sent::Pieces { .. } => return,
         };
         if sending.peer != from || want > sending.buffer.len() {
@@ -190,9 +191,9 @@ impl<M: IpcMemory, S: OobStream> Endpoint<M, S> {
         if let Some(operation) = operation {
             let outcome = if unmapped { Outcome::NotMapped } else { Outcome::Ended };
             self.node.finish(operation, outcome, self.now);
-            self.counts.fallbacks += 1;
             self.learn(from, request, Fate::FellBack);
         }
+        self.counts.fallbacks += u64::from(unshared);
         self.counts.staged += 1;
         if let Some(peer) = self.peers.get_mut(from.0 as usize) {
             peer.pieces.push_back(request);
@@ -212,9 +213,10 @@ impl<M: IpcMemory, S: OobStream> Endpoint<M, S> {
             return;
         };
         let operation = match way {
-            Sent::Ready => None,
+            Sent::Ready { pieces, .. } if !*pieces || self.mutant.is("tagged-forgets-its-wish") => None,
             Sent::Referred { operation, offer: true } => Some(*operation),
-            Sent::Referred { offer: false, .. } => return self.broken(from),
+            // It wished for something else.
+            Sent::Ready { .. } | Sent::Referred { offer: false, .. } => return self.broken(from),
             Sent::Placing { .. } | Sent::Pieces { .. } => return,
         };
         let (want, buffer) = (rows.whole_in(to.part.len()), buffer.clone());
@@ -284,7 +286,7 @@ impl<M: IpcMemory, S: OobStream> Endpoint<M, S> {
         let done = Done { peer: *peer, tag: *tag, len: buffer.len() };
         let operation = match way {
             _ if *peer != from => return,
-            Sent::Ready => None,
+            Sent::Ready { .. } => None,
             Sent::Referred { operation, .. } => Some(*operation),
             Sent::Placing { .. } | Sent::Pieces { .. } => return,
         };

@@ -8,7 +8,7 @@ use trunkline_proto::time::{Duration, Instant};
 use trunkline_proto::wire::status::Number;
 use trunkline_proto::wire::status::node::{EXPORTS, Export, NEIGHBOURS, Neighbour, Stands};
 
-use super::{Endpoint, PeerId};
+use super::{Counts, Endpoint, PeerId};
 use crate::NodePage;
 use crate::ipc::Hook;
 
@@ -162,6 +162,10 @@ impl<M: IpcMemory, S: OobStream> Endpoint<M, S> {
         put(Number::Staged, self.counts.staged);
         put(Number::Unmapped, self.counts.fallbacks);
         put(Number::Early, self.counts.early);
+        let swapped = self.mutant.is("seen-swaps-who-copies");
+        let Counts { by_receiver, by_sender, .. } = self.counts;
+        put(Number::ByReceiver, if swapped { by_sender } else { by_receiver });
+        put(Number::BySender, if swapped { by_receiver } else { by_sender });
         if !self.mutant.is("seen-hides-fallbacks") {
             let reasons = numbers.iter_mut().skip(Number::FALLBACKS).zip(Why::ALL);
             reasons.for_each(|(number, why)| *number = counts.fallbacks(why));

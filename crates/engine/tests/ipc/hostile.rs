@@ -8,7 +8,7 @@ use trunkline_engine::ipc::{
 };
 use trunkline_fabric::{Frame, OobError, OobStream};
 use trunkline_mem::Memory;
-use trunkline_mem::ipc::{At, Device, Handle as Given, IpcMemory as _, Passing};
+use trunkline_mem::ipc::{At, Device, Handle as Given, IpcMemory as _, Passing, Private};
 use trunkline_proto::intervals::Span;
 use trunkline_proto::ipc::exporter::{Amount, Why};
 use trunkline_proto::slots::SlotId;
@@ -25,6 +25,8 @@ const LEN: usize = 1 << 20;
 struct Said {
     to: VecDeque<Frame>,
     from: Vec<Message>,
+    /// Whose the other end is, if that is known.
+    process: Option<u32>,
 }
 
 /// A stream whose other end is the test.
@@ -39,6 +41,10 @@ impl OobStream for Stream {
 
     fn recv(&mut self) -> Result<Option<Frame>, OobError> {
         Ok(self.0.lock().unwrap().to.pop_front())
+    }
+
+    fn process(&self) -> Option<u32> {
+        self.0.lock().unwrap().process
     }
 }
 
@@ -328,5 +334,49 @@ fn handles_that_lie_are_not_copied_from() {
         assert_eq!(world.receipt(), Receipt::NotMapped, "byte {at}");
         assert_eq!(world.heard(), [Message::Done { operation: 5, outcome: Outcome::NotMapped }]);
         assert_eq!(world.node.counts().map_failures, 1);
+    }
+}
+
+/// A neighbour that announces the memory of any process: it is the one that the stream has it for, and no other one is looked into.
+#[test]
+fn a_neighbour_announces_memory_of_its_own_process_alone() {
+    let here = std::process::id();
+    for (process, said, receipt) in [
+        (None, here, Receipt::Copied),
+        (Some(here), here, Receipt::Copied),
+        (Some(here), 1, Receipt::Copied),
+        (Some(1), here, Receipt::NotMapped),
+        (Some(0), here, Receipt::NotMapped),
+    ] {
+        let theirs = Private::new().unwrap();
+        let addr = theirs.alloc(64).unwrap();
+        let stream = Stream::default();
+        stream.0.lock().unwrap().process = process;
+        let mut config = Config::new([7; 16], Amount { entries: 16, bytes: 1 << 40 });
+        config.mutant = planted();
+        let mut node = Node::new(Private::new().unwrap(), config);
+        node.join(stream.clone()).unwrap();
+        let of = theirs.allocation_of(addr).unwrap();
+        let given = theirs.export(&of, Passing::Bytes).unwrap().handle.of_process(said);
+        let handle = Handle::new(given.kind(), given.bytes()).unwrap();
+        let span = Span::new(0, of.len as u64).unwrap();
+        let reference = Reference { name: name(1), part: Span::new(addr as u64, 64).unwrap() };
+        for message in [
+            Message::Hello(Hello { process: [8; 16], operations: 9 }),
+            Message::Announce(Announce { name: name(1), span, device: 0, descriptor: false, handle }),
+            Message::Refer { operation: 5, reference },
+        ] {
+            stream.0.lock().unwrap().to.push_back(Frame { bytes: message.to_bytes(), fd: None });
+        }
+        while node.progress(NOW) {}
+        let arrival = loop {
+            if let Notice::Arrived { arrival, .. } = node.notice().expect("nothing arrived") {
+                break arrival;
+            }
+        };
+        node.receive(arrival, Memory::heap(64)).unwrap();
+        while node.progress(NOW) {}
+        let Some(Notice::Received { receipt: found, .. }) = node.notice() else { panic!("nothing came") };
+        assert_eq!(found, receipt, "{process:?} {said}");
     }
 }

@@ -1,16 +1,17 @@
 //! A peer that writes what cannot be into an inbox: it is taken for dead, and nothing else happens.
 
 use trunkline_engine::host::{UnixHost, UnixStream};
-use trunkline_engine::ipc::{Buffer, Config as Sharing};
-use trunkline_engine::tagged::{Config, Endpoint, Event};
+use trunkline_engine::ipc::{Broken, Buffer, Config as Sharing, Leave};
+use trunkline_engine::tagged::{Begun, Config, Endpoint, Event, Failed, PeerId, REQUESTS_MAX, RequestId};
 use trunkline_fabric::{Frame, Host as _, Oob as _, OobListener as _, OobStream as _};
-use trunkline_mem::ipc::Device;
+use trunkline_mem::ipc::{At, Device, IpcMemory as _, Passing};
 use trunkline_mem::{Memory, Shared};
+use trunkline_proto::intervals::Span;
 use trunkline_proto::ipc::exporter::Amount;
 use trunkline_proto::slots::SlotId;
-use trunkline_proto::tagged::Choice;
+use trunkline_proto::tagged::{Choice, Method, Rows};
 use trunkline_proto::time::{Duration, Instant};
-use trunkline_proto::wire::ipc::{Hello, Message};
+use trunkline_proto::wire::ipc::{Announce, Handle, Hello, Message, Name, Reference};
 use trunkline_proto::wire::tagged::{Answer, Inbox, Message as Tagged, RINGS_AT};
 
 use crate::two::{ALL, planted};
@@ -23,6 +24,8 @@ struct Played {
     inbox: Memory,
     /// What it reads.
     shared: Shared,
+    /// The device, as it has it.
+    theirs: Device,
     now: Instant,
 }
 
@@ -38,6 +41,7 @@ impl Played {
         let of = Sharing::new([1; 16], Amount { entries: 4, bytes: 1 << 30 });
         let sharing = Sharing { mutant: planted(), ..of };
         let device = Device::create(0, 1 << 20).unwrap();
+        let theirs = Device::join(0, &device.descriptor().unwrap()).unwrap();
         let mut endpoint =
             Endpoint::new(device, Config { sharing, inbox: sizes(), copy: Choice::Learned }, Instant(0));
         let mut listener = host.oob().listen().unwrap();
@@ -60,7 +64,7 @@ impl Played {
                 break Shared::map(&frame.fd.unwrap(), inbox.bytes()).unwrap();
             }
         };
-        let mut played = Self { endpoint, stream, inbox, shared, now: Instant(0) };
+        let mut played = Self { endpoint, stream, inbox, shared, theirs, now: Instant(0) };
         played.until(|event| matches!(event, Event::Met { .. }));
         played
     }
@@ -91,7 +95,43 @@ impl Played {
         );
         drop((self.stream, self.shared));
     }
+
+    /// The played peer, as the endpoint knows it.
+    fn peer(&mut self) -> PeerId {
+        self.write(RINGS_AT, &Tagged::Eager { tag: 5, len: 0 }.to_words());
+        self.go_on();
+        self.endpoint.probe(None, (0, 0)).unwrap().peer
+    }
+
+    /// A long message that was sent, and what the peer was told of it.
+    fn sent(&mut self, buffer: &Buffer) -> (RequestId, Tagged) {
+        let peer = self.peer();
+        let Ok(Begun::Request(sent)) = self.endpoint.send(peer, 1, buffer) else { panic!("not begun") };
+        let told = self.shared.memory().load_row(RINGS_AT).unwrap();
+        (sent, Tagged::from_words(&told).unwrap())
+    }
+
+    /// The peer announces new memory of the device, and is asked for all of it: where it is, and how it is named.
+    fn announced(&mut self, len: usize) -> (usize, Reference) {
+        let addr = self.theirs.alloc(len).unwrap();
+        let of = self.theirs.allocation_of(addr).unwrap();
+        let given = self.theirs.export(&of, Passing::Bytes).unwrap().handle;
+        let (handle, span) = (Handle::new(given.kind(), given.bytes()), Span::new(addr as u64, len as u64));
+        let (name, span) = (NAMED, span.unwrap());
+        let announce = Announce { name, span, device: 0, descriptor: false, handle: handle.unwrap() };
+        self.stream.send(Frame { bytes: Message::Announce(announce).to_bytes(), fd: None }).unwrap();
+        (addr, Reference { name, part: Span::new(0, len as u64).unwrap() })
+    }
+
+    fn answer(&self, number: u64, answer: &Answer) {
+        self.write(sizes().answers_at() + 64 * number, &answer.to_words());
+    }
 }
+
+const NAMED: Name = match Name::new(SlotId { slot: 1, generation: 1 }) {
+    Some(name) => name,
+    None => panic!("no name"),
+};
 
 const STAGE: u64 = 1 << 16;
 
@@ -118,7 +158,9 @@ fn frames_that_cannot_be_end_a_peer() {
 #[test]
 fn pieces_outside_of_the_stage_end_a_peer() {
     let receive = SlotId { slot: 0, generation: 1 };
-    for (position, len) in [(STAGE - 64, 65), (0, u32::MAX), (u64::MAX, 2)] {
+    for (position, len) in
+        [(STAGE - 64, 65), (0, u32::MAX), (u64::MAX, 2), (u64::MAX, 1), (0, (STAGE / 2) as u32 + 1)]
+    {
         let played = Played::new();
         let piece = Answer::Piece { receive, position, len };
         played.write(sizes().answers_at(), &piece.to_words());
@@ -145,21 +187,99 @@ fn answers_to_what_nobody_asked_are_nothing() {
     assert_eq!(played.endpoint.probe(None, (5, ALL)).unwrap().len, 0, "it goes on");
 }
 
+/// Bytes of a message that the peer may offer memory for.
+const SENT: usize = 20_000;
+
 #[test]
 fn who_offers_memory_that_nobody_wished_for_is_broken() {
-    let mut played = Played::new();
-    played.write(RINGS_AT, &Tagged::Eager { tag: 5, len: 0 }.to_words());
-    played.go_on();
-    let peer = played.endpoint.probe(None, (0, 0)).unwrap().peer;
-    let addr = played.endpoint.node().memory().alloc(20_000).unwrap();
-    let begun = played.endpoint.send(peer, 1, &Buffer::own(addr, 20_000)).unwrap();
-    assert!(matches!(begun, trunkline_engine::tagged::Begun::Request(_)));
-    let told = Tagged::from_words(&played.shared.memory().load_row(RINGS_AT).unwrap()).unwrap();
-    let Tagged::Refer { request, reference, rows, offer: false, .. } = told else { panic!("{told:?}") };
     let receive = SlotId { slot: 0, generation: 1 };
-    let offer = Answer::Offer { request, receive, reference, rows };
-    played.write(sizes().answers_at(), &offer.to_words());
+    let mut played = Played::new();
+    let own =
+        |played: &Played| Buffer::own(played.endpoint.node().memory().alloc(SENT).unwrap(), SENT as u64);
+    let buffer = own(&played);
+    let (_, told) = played.sent(&buffer);
+    let Tagged::Refer { request, reference, rows, offer: false, .. } = told else { panic!("{told:?}") };
+    played.answer(0, &Answer::Offer { request, receive, reference, rows });
     played.ends_broken();
+    // And for what was wished to go in pieces.
+    let mut played = Played::new();
+    played.endpoint.choose(Choice::Fixed(Method::Stage));
+    let buffer = own(&played);
+    let (_, told) = played.sent(&buffer);
+    let Tagged::Ready { request, pieces: true, .. } = told else { panic!("{told:?}") };
+    let (_, reference) = played.announced(SENT);
+    played.answer(0, &Answer::Offer { request, receive, reference, rows: Rows::WHOLE });
+    played.ends_broken();
+}
+
+/// Memory that is offered for a message of so many bytes: the words of the offer are the peer's.
+fn offered(len: usize) -> (Played, SlotId, RequestId, usize, Reference) {
+    let mut played = Played::new();
+    let source = Memory::heap(SENT);
+    source.write(0, &[0x5a; SENT]).unwrap();
+    let (sent, told) = played.sent(&source.into());
+    let Tagged::Ready { request, pieces: false, .. } = told else { panic!("{told:?}") };
+    let (addr, reference) = played.announced(len);
+    (played, request, sent, addr, reference)
+}
+
+#[test]
+fn an_offer_that_cannot_be_ends_a_peer() {
+    let (receive, rows) = (SlotId { slot: 0, generation: 1 }, Rows::WHOLE);
+    // For more than the message has.
+    let (played, request, _, _, reference) = offered(SENT + 1);
+    played.answer(0, &Answer::Offer { request, receive, reference, rows });
+    played.ends_broken();
+    // Outside of what was announced.
+    let (mut played, request, _, _, reference) = offered(4096);
+    let part = Span::new(4000, 97).unwrap();
+    played.answer(0, &Answer::Offer { request, receive, reference: Reference { part, ..reference }, rows });
+    played.until(|event| matches!(event, Event::Left { why: Leave::Broken(Broken::Arrive(_)), .. }));
+}
+
+#[test]
+fn a_second_offer_is_nothing() {
+    let (receive, rows) = (SlotId { slot: 0, generation: 1 }, Rows::WHOLE);
+    let (mut played, request, sent, addr, reference) = offered(SENT);
+    for number in 0..2 {
+        played.answer(number, &Answer::Offer { request, receive, reference, rows });
+    }
+    let end = (0..100).find_map(|_| {
+        assert!(played.go_on().is_none(), "the peer is broken");
+        played.endpoint.test(sent)
+    });
+    assert!(end.unwrap().is_ok());
+    let mut found = [0; SENT];
+    played.theirs.read(At::Own(addr), &mut found).unwrap();
+    assert!(found == [0x5a; SENT]);
+    let counts = played.endpoint.counts();
+    assert_eq!([counts.by_sender, counts.staged, counts.fallbacks], [1, 0, 0]);
+    // A third one, of a message that has ended.
+    played.answer(2, &Answer::Offer { request, receive, reference, rows });
+    assert!((0..20).all(|_| played.go_on().is_none()));
+}
+
+/// Nothing comes of it, and nothing waits for it but the message: not the node when it ends.
+#[test]
+fn an_offer_of_what_was_never_announced_copies_nothing() {
+    let (receive, rows) = (SlotId { slot: 0, generation: 1 }, Rows::WHOLE);
+    let (mut played, request, sent, addr, reference) = offered(SENT);
+    let name = Name::new(SlotId { slot: 9, generation: 1 }).unwrap();
+    played.answer(0, &Answer::Offer { request, receive, reference: Reference { name, ..reference }, rows });
+    assert!((0..20).all(|_| played.go_on().is_none()));
+    assert!(played.endpoint.test(sent).is_none());
+    let mut found = [0x11; SENT];
+    played.theirs.read(At::Own(addr), &mut found).unwrap();
+    assert!(found == [0; SENT] && played.endpoint.counts().by_sender == 0);
+    // The message ends with the peer.
+    let Played { mut endpoint, stream, mut now, .. } = played;
+    drop(stream);
+    let end = (0..10_000).find_map(|_| {
+        now = now + Duration::micros(100);
+        endpoint.progress(now);
+        endpoint.test(sent)
+    });
+    assert!(matches!(end, Some(Err(Failed::Gone))));
 }
 
 #[test]
@@ -174,7 +294,7 @@ fn who_asks_for_more_than_there_is_or_consumed_too_much_is_broken() {
         |done| done.peer,
     );
     let begun = played.endpoint.send(peer, 1, &Memory::heap(20_000).into()).unwrap();
-    assert!(matches!(begun, trunkline_engine::tagged::Begun::Request(_)));
+    assert!(matches!(begun, Begun::Request(_)));
     let told = Tagged::from_words(&played.shared.memory().load_row(RINGS_AT).unwrap()).unwrap();
     let Tagged::Ready { request, len: 20_000, .. } = told else { panic!("{told:?}") };
     let receive = SlotId { slot: 0, generation: 1 };
@@ -186,6 +306,36 @@ fn who_asks_for_more_than_there_is_or_consumed_too_much_is_broken() {
     played.go_on();
     let peer = played.endpoint.probe(None, (0, 0)).unwrap().peer;
     played.shared.memory().store(0, 1000).unwrap();
-    while matches!(played.endpoint.send_bytes(peer, 0, &[]), Ok(trunkline_engine::tagged::Begun::Done)) {}
+    while matches!(played.endpoint.send_bytes(peer, 0, &[]), Ok(Begun::Done)) {}
+    played.ends_broken();
+}
+
+/// It sends on and on, and never reads what it is answered.
+#[test]
+fn who_never_reads_its_answers_is_broken() {
+    let mut played = Played::new();
+    let peer = played.peer();
+    // What was looked at is taken.
+    played.endpoint.receive(Some(peer), (5, ALL), Memory::heap(8).into()).unwrap();
+    let request = SlotId { slot: 3, generation: 7 };
+    let cells = u64::from(SIZES[0]);
+    let sent = (1..200_000_u64).find(|number| {
+        let cell = |number: u64| RINGS_AT + 64 * (number % cells);
+        played.write(cell(number + 1), &[0]);
+        let ready = Tagged::Ready { tag: 1, request, len: 20_000, pieces: false };
+        played.write(cell(*number), &ready.to_words());
+        let Ok(received) = played.endpoint.receive(Some(peer), (1, ALL), Memory::heap(0).into()) else {
+            return true;
+        };
+        // It has no room, and ends at once.
+        let ended = (0..100).any(|_| {
+            played.now = played.now + Duration::micros(1);
+            played.endpoint.progress(played.now);
+            played.endpoint.test(received).is_some()
+        });
+        assert!(ended || played.endpoint.is_gone(peer), "number {number}");
+        played.endpoint.is_gone(peer)
+    });
+    assert!(sent.is_some_and(|sent| sent > 2 * REQUESTS_MAX as u64), "{sent:?}");
     played.ends_broken();
 }

@@ -15,7 +15,7 @@ use crate::two::{ALL, pattern, planted};
 
 const LEN: usize = 100_000;
 
-struct Pair {
+pub(crate) struct Pair {
     sender: Endpoint<Private, UnixStream>,
     receiver: Endpoint<Private, UnixStream>,
     to: PeerId,
@@ -24,7 +24,7 @@ struct Pair {
 }
 
 impl Pair {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let (host, now) = (UnixHost::new(|_, _| {}), Instant(0));
         let inbox = Inbox::new(1024, 512, 1 << 18).unwrap();
         // Less than there are addresses: what is exported is all of them.
@@ -53,6 +53,23 @@ impl Pair {
         self.now = self.now + Duration::micros(100);
         self.sender.progress(self.now);
         self.receiver.progress(self.now);
+    }
+
+    /// Messages of own memory that go through the ring, one after another, while time stands still.
+    pub(crate) fn small(&mut self, [source, target]: &[Buffer; 2], count: usize, mut after: impl FnMut()) {
+        for _ in 0..count {
+            let received = self.receiver.receive(Some(self.from), (1, ALL), target.clone()).unwrap();
+            assert_eq!(self.sender.send(self.to, 1, source), Ok(Begun::Done));
+            let end = loop {
+                self.sender.progress(self.now);
+                self.receiver.progress(self.now);
+                if let Some(end) = self.receiver.test(received) {
+                    break end;
+                }
+            };
+            assert_eq!(end.unwrap().len, source.len());
+            after();
+        }
     }
 
     fn until<T>(&mut self, what: &str, mut is: impl FnMut(&mut Self) -> Option<T>) -> T {

@@ -1,9 +1,12 @@
-//! M18: system calls of messages whose memory is mapped: none. This program runs itself under strace(1), which says what it asks the kernel for between two
+//! M18: system calls of messages whose memory is mapped, and of short ones of private memory: none. This program runs itself under strace(1), which says what it asks the kernel for between two
 //! marks.
 
 use std::process::Command;
 
-use crate::two::{Two, Where};
+use trunkline_engine::ipc::Buffer;
+
+use crate::private::Pair;
+use crate::two::{Two, Where, pattern};
 
 /// Set in the process that is watched: whether each message is to cost a call, to see that it is seen.
 const WATCHED: &str = "TAGGED_TEST_WATCHED";
@@ -32,14 +35,49 @@ fn exchange(two: &mut Two, loud: bool) {
     let _ = std::fs::metadata("/mark/end");
 }
 
+/// Both ends of short messages of private memory.
+fn exchange_private(loud: bool) {
+    let (source, mut target) = (pattern(4096, 3), vec![0_u8; 4096]);
+    let mut pair = Pair::new();
+    let buffers = [source.as_ptr().expose_provenance(), target.as_mut_ptr().expose_provenance()]
+        .map(|addr| Buffer::own(addr, 4096));
+    let mut after = || {
+        if loud {
+            let _ = std::fs::metadata("/loud");
+        }
+    };
+    pair.small(&buffers, MESSAGES, &mut after);
+    let _ = std::fs::metadata("/mark/begin");
+    pair.small(&buffers, MESSAGES, after);
+    let _ = std::fs::metadata("/mark/end");
+    assert!(source == target);
+}
+
+#[cfg(target_arch = "x86_64")]
+#[test]
+fn short_messages_of_private_memory_ask_the_kernel_for_nothing() {
+    if let Ok(loud) = std::env::var(WATCHED) {
+        return exchange_private(loud == "loud");
+    }
+    watch("quiet::short_messages_of_private_memory_ask_the_kernel_for_nothing");
+}
+
 #[test]
 fn messages_of_mapped_memory_ask_the_kernel_for_nothing() {
     if let Ok(loud) = std::env::var(WATCHED) {
         return exchange(&mut Two::new(), loud == "loud");
     }
-    let name = "quiet::messages_of_mapped_memory_ask_the_kernel_for_nothing";
+    watch("quiet::messages_of_mapped_memory_ask_the_kernel_for_nothing");
+}
+
+/// Runs a test in a process that is watched, with messages that cost nothing and with such that cost a call.
+fn watch(name: &str) {
     for (how, expected) in [("quiet", 0), ("loud", MESSAGES)] {
-        let file = std::env::temp_dir().join(format!("trunkline-quiet-{}-{how}", std::process::id()));
+        let file = std::env::temp_dir().join(format!(
+            "trunkline-{}-{}-{how}",
+            name.replace("::", "-"),
+            std::process::id()
+        ));
         let strace = Command::new("strace")
             .args(["-f", "-qq", "-o"])
             .arg(&file)

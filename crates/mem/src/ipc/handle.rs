@@ -82,6 +82,16 @@ impl Handle {
         self.bytes.get(..usize::from(self.len)).unwrap_or_default()
     }
 
+    /// The same, of the process with that number, whatever number it says: of kinds that reach a process by its number. For whoever has it
+    /// from a stream that knows whose the other end is; 0 for one that has no number here, which is reached by no number then.
+    #[must_use]
+    pub fn of_process(mut self, number: u32) -> Self {
+        if let (Self::PRIVATE | Self::XPMEM, Some(place)) = (self.kind, self.bytes.get_mut(8..16)) {
+            place.copy_from_slice(&u64::from(number).to_le_bytes());
+        }
+        self
+    }
+
     /// One of version 1 that is words, little-endian, after the version's own.
     pub(super) fn of_words<const N: usize>(kind: u8, words: [u64; N]) -> Self {
         let mut bytes = [0; Self::BYTES_MAX];
@@ -125,6 +135,16 @@ const VERSION: u8 = 1;
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_process_is_whom_the_stream_has_it_for() {
+        for kind in [Handle::PRIVATE, Handle::XPMEM] {
+            let handle = Handle::of_words(kind, [7, 8, 9]).of_process(5);
+            assert_eq!(handle.words::<3>(kind), Ok([5, 8, 9]));
+        }
+        let handle = Handle::of_words(Handle::HOST, [7, 8, 9]);
+        assert_eq!(handle.of_process(5), handle);
+    }
 
     #[test]
     fn words_come_back_and_nothing_else_passes() {

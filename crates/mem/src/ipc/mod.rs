@@ -21,6 +21,7 @@ pub(crate) mod mapping;
 mod memfd;
 mod memory;
 mod private;
+mod process;
 mod table;
 mod window;
 mod xpmem;
@@ -38,6 +39,7 @@ pub use mapped::{At, Export, Mapped, Passing, To};
 pub use memfd::{AllocError, Device, DeviceError, FreeError, Usage, poison};
 pub use memory::{Allocation, AllocationId, Caps, IpcMemory, User};
 pub use private::Private;
+pub use process::process_across;
 pub use xpmem::{Attaching, Xpmem};
 pub use ze::LevelZero;
 

@@ -1,8 +1,9 @@
 //! Any memory of a process, reached by `process_vm_readv` and `process_vm_writev` (process_vm_readv(2)) and mapped by nobody: what there is
-//! on every kernel. Where XPMEM is there, [`Xpmem`](super::Xpmem) is faster. What is exported is the whole address space, once: there is nothing to cache, and nothing that is freed can be stale.
+//! on every kernel. What is this process's own at both ends of a copy takes no call. Where XPMEM is there, [`Xpmem`](super::Xpmem) is faster. What is exported is the whole address space, once: there is nothing to cache, and nothing that is freed can be stale.
 //!
 //! A number of a process may be another one's in another namespace, and is used again. So what proves a process is a random number at
-//! an address of it, which is read together with what is read, and before what is written.
+//! an address of it, which is read together with what is read, and before what is written. A handle that names this process is another one's word
+//! for where its proof is, so it must be one that was made here: whoever knows any word of this process could have it write to itself.
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -10,8 +11,10 @@ use std::pin::Pin;
 use std::sync::{Mutex, PoisonError, RwLock};
 
 use super::error::{Cause, CopyError, ExportError, FindError, Meaning, NotClosed, OpenError};
+use super::guarded::Guard;
 use super::host::random;
 use super::memory::copy_in_steps;
+use super::process;
 use super::{
     Allocation, AllocationId, At, Caps, CloseError, Export, Handle, HandleError, HostError, IpcMemory,
     Mapped, Passing, To, planted,
@@ -34,6 +37,8 @@ pub(super) const ALL: Allocation = Allocation { base: 0, len: ADDRESSES, id: All
 pub struct Private {
     /// What others look for; it stays where it is.
     proof: Pin<Box<u64>>,
+    /// By which own memory is copied, where the processor's copies are known: an address where nothing is ends no process.
+    guard: Option<Guard>,
     peers: RwLock<Peers>,
     /// What was allocated here for who has no memory, by its address.
     blocks: Mutex<BTreeMap<usize, Memory>>,
@@ -62,7 +67,10 @@ impl Private {
     /// # Errors
     /// What the system says.
     pub fn new() -> Result<Self, Cause> {
-        Ok(Self { proof: Box::pin(random()?), peers: RwLock::default(), blocks: Mutex::default() })
+        let (proof, guard) = (Box::pin(random()?), Guard::install().ok());
+        let this = Self { proof, guard, peers: RwLock::default(), blocks: Mutex::default() };
+        process::add(this.proof_at(), *this.proof);
+        Ok(this)
     }
 
     /// New zeroed memory, for whoever has no other; its address. It is as all other memory of the process.
@@ -110,9 +118,31 @@ impl Private {
         }
     }
 
+    /// Copies own bytes to another own place; whether it did. If not, a system call says why.
+    ///
+    /// # Safety
+    /// As [`Guard::copy`].
+    #[inline]
+    unsafe fn move_own(&self, to: usize, from: usize, len: usize) -> bool {
+        let guard = self.guard.filter(|_| !planted("mem-private-calls-for-own"));
+        let fits = from.checked_add(len).is_some() && to.checked_add(len).is_some();
+        // SAFETY: the caller's promise.
+        fits && guard.is_some_and(|guard| unsafe { guard.copy(to, from, len) })
+    }
+
     fn this(&self) -> Peer {
         let pid = rustix::process::getpid().as_raw_nonzero().get();
-        Peer { pid, addr: std::ptr::from_ref(&*self.proof).expose_provenance(), proof: *self.proof }
+        Peer { pid, addr: self.proof_at(), proof: *self.proof }
+    }
+
+    fn proof_at(&self) -> usize {
+        std::ptr::from_ref(&*self.proof).expose_provenance()
+    }
+}
+
+impl Drop for Private {
+    fn drop(&mut self) {
+        process::remove(self.proof_at());
     }
 }
 
@@ -238,7 +268,10 @@ impl IpcMemory for Private {
         let pid = libc::pid_t::try_from(pid).ok().filter(|pid| *pid > 0);
         let pid = pid.ok_or(HandleError::Value("process"))?;
         let addr = usize::try_from(addr).map_err(|_| HandleError::Value("address"))?;
-        if proof == *self.proof {
+        let foreign = process::is_this(pid)
+            && !process::is_own(addr, proof)
+            && !planted("mem-private-writes-to-itself");
+        if proof == *self.proof || foreign {
             return Err(OpenError::Own);
         }
         let peer = Peer { pid, addr, proof };
@@ -264,11 +297,25 @@ impl IpcMemory for Private {
     }
 
     fn read(&self, from: At<'_>, out: &mut [u8]) -> Result<(), CopyError> {
+        if let At::Own(addr) = from {
+            let to = out.as_mut_ptr().expose_provenance();
+            // SAFETY: an exclusive borrow of so many bytes, as long as the call.
+            if unsafe { self.move_own(to, addr, out.len()) } {
+                return Ok(());
+            }
+        }
         let (peer, addr) = self.place(from, out.len())?;
         peer.read(out, addr)
     }
 
     fn write(&self, to: At<'_>, bytes: &[u8]) -> Result<(), CopyError> {
+        if let At::Own(addr) = to {
+            let from = bytes.as_ptr().expose_provenance();
+            // SAFETY: an address that its owner gave to be written to, as a system call would, and if nothing is there the copy ends.
+            if unsafe { self.move_own(addr, from, bytes.len()) } {
+                return Ok(());
+            }
+        }
         let (peer, addr) = self.place(to, bytes.len())?;
         peer.push(bytes.as_ptr().expose_provenance(), addr, bytes.len())
     }
@@ -277,26 +324,46 @@ impl IpcMemory for Private {
         if planted("mem-private-copies-in-steps") {
             return copy_in_steps(self, from, to, len);
         }
-        let (peer, addr) = self.place(from, len)?;
-        let to = match (from, to) {
-            (At::Own(from), To::Open(mapped, at)) => {
+        let ((peer, addr), to) = match (from, to, here_of(to, len)?) {
+            (At::Own(from), _, Some(to)) => {
+                // SAFETY: memory that says how long it is, of which nobody has a reference; or an address that its owner gave to be
+                // written to, as a system call would, and if nothing is there the copy ends.
+                if unsafe { self.move_own(to, from, len) } {
+                    return Ok(());
+                }
+                (self.place(At::Own(from), len)?, to)
+            }
+            (At::Own(from), To::Open(mapped, at), None) => {
                 let (peer, to) = self.place(At::Open(mapped, at), len)?;
                 return peer.push(from, to, len);
             }
-            (At::Open(..), To::Open(..)) => return copy_in_steps(self, from, to, len),
-            (_, To::Own(to)) if to.checked_add(len).is_some() => to,
-            (_, To::Own(to)) => return Err(CopyError::Outside { at: to as u64, len }),
-            (_, To::Memory(memory, at)) => here(memory, at, len)?,
+            (At::Open(..), _, Some(to)) => (self.place(from, len)?, to),
+            (..) => return copy_in_steps(self, from, to, len),
         };
-        // SAFETY: memory that says how long it is, of which nobody has a reference; or an address that its owner gave to be written
-        // to, and if nothing is there the kernel says so.
+        // SAFETY: as above; and if nothing is there the kernel says so.
         unsafe { peer.pull(to, addr, len) }
     }
 
     fn fill(&self, to: At<'_>, from: &Memory, offset: u64, len: usize) -> Result<(), CopyError> {
         let from = here(from, offset, len)?;
+        if let At::Own(to) = to {
+            // SAFETY: as in `write`.
+            if unsafe { self.move_own(to, from, len) } {
+                return Ok(());
+            }
+        }
         let (peer, addr) = self.place(to, len)?;
         peer.push(from, addr, len)
+    }
+}
+
+/// Where bytes are to go in this process; `None` if they go to another one.
+fn here_of(to: To<'_>, len: usize) -> Result<Option<usize>, CopyError> {
+    match to {
+        To::Own(to) if to.checked_add(len).is_some() => Ok(Some(to)),
+        To::Own(to) => Err(CopyError::Outside { at: to as u64, len }),
+        To::Memory(memory, at) => here(memory, at, len).map(Some),
+        To::Open(..) => Ok(None),
     }
 }
 
@@ -321,6 +388,8 @@ mod tests {
     }
 
     const LEN: usize = 1 << 20;
+    /// System calls of a copy inside this process; elsewhere there is no such copy.
+    const OWN: usize = if cfg!(target_arch = "x86_64") { 0 } else { 1 };
 
     fn bytes(salt: usize) -> Vec<u8> {
         (0..LEN).map(|at| (at ^ (at >> 8)).wrapping_mul(31).wrapping_add(salt) as u8).collect()
@@ -334,16 +403,40 @@ mod tests {
         (own, other, mapped)
     }
 
+    /// A peer that has seen bytes of this process, and says that they are its proof.
     #[test]
-    fn a_copy_between_any_two_places_is_whole_and_takes_one_call_each_way() {
+    fn what_names_this_process_is_a_proof_that_was_made_here() {
+        let (own, other) = (Private::new().unwrap(), Private::new().unwrap());
+        let bytes = own.alloc(4096).unwrap();
+        let seen = [0x5a; 8];
+        own.write(At::Own(bytes), &seen).unwrap();
+        let pid = u64::from(std::process::id());
+        let thread = u64::from(rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs());
+        for number in [pid, thread] {
+            let lies = Handle::of_words(Handle::PRIVATE, [number, bytes as u64, u64::from_le_bytes(seen)]);
+            assert!(matches!(own.open(&lies, None), Err(OpenError::Own)));
+        }
+        let [_, addr, proof] = other.words();
+        let true_one = Handle::of_words(Handle::PRIVATE, [pid, addr, proof]);
+        own.close(own.open(&true_one, None).unwrap()).unwrap();
+        for (addr, proof) in [(addr + 8, proof), (addr, proof ^ 1)] {
+            let lies = Handle::of_words(Handle::PRIVATE, [pid, addr, proof]);
+            assert!(matches!(own.open(&lies, None), Err(OpenError::Own)));
+        }
+        drop(other);
+        assert!(own.open(&true_one, None).is_err(), "it is over");
+    }
+
+    #[test]
+    fn a_copy_between_any_two_places_is_whole_and_takes_one_call_each_way_and_none_inside() {
         let (own, _other, mapped) = both();
         let [a, b] = [own.alloc(LEN).unwrap(), own.alloc(LEN).unwrap()];
         let memory = Memory::heap(LEN);
         let at = |addr: usize| At::Open(&mapped, addr as u64);
-        // A write looks for the proof first.
+        // What is this process's own at both ends takes none. A write looks for the proof first.
         let ways: [(&str, usize, At<'_>, To<'_>); 5] = [
-            ("own to own", 1, At::Own(a), To::Own(b)),
-            ("own to memory", 1, At::Own(a), To::Memory(&memory, 0)),
+            ("own to own", OWN, At::Own(a), To::Own(b)),
+            ("own to memory", OWN, At::Own(a), To::Memory(&memory, 0)),
             ("open to own", 1, at(a), To::Own(b)),
             ("open to memory", 1, at(a), To::Memory(&memory, 0)),
             ("own to open", 2, At::Own(a), To::Open(&mapped, b as u64)),
@@ -366,6 +459,10 @@ mod tests {
         let before = CALLS.get();
         own.fill(at(b), &memory, 0, LEN).unwrap();
         assert_eq!(CALLS.get() - before, 2, "memory to open");
+        own.fill(At::Own(a), &memory, 0, LEN).unwrap();
+        own.write(At::Own(a), &sent).unwrap();
+        own.read(At::Own(a), &mut vec![0; LEN]).unwrap();
+        assert_eq!(CALLS.get() - before, 2 + 5 * OWN, "what is own at both ends");
         own.copy(at(b), To::Open(&mapped, a as u64), LEN).unwrap();
         let mut got = vec![0; LEN];
         own.read(At::Own(a), &mut got).unwrap();

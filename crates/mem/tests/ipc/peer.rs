@@ -164,6 +164,15 @@ pub(crate) enum Place {
     Open(u64, u64),
 }
 
+/// Which way bytes go between own memory and what is open.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Copying {
+    Out,
+    Into,
+    /// By way of the memory of nobody's kind.
+    Fill,
+}
+
 /// Words in memory: the first, and how much each is more than the one before.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct Pattern(pub(crate) u64, pub(crate) u64);
@@ -310,6 +319,12 @@ impl Process {
         self.ask(Op::Fill, &args(at, len, pattern), &[], None).map(drop)
     }
 
+    /// Copies so many bytes between memory of its own, at which they are then, and what it has open: out of that, or into it; or into it from any other
+    /// memory.
+    pub(crate) fn copy(&self, how: Copying, own: usize, (open, at): (u64, u64), len: usize) {
+        self.ask(Op::Copy, &[how as u64, own as u64, open, at, len as u64], &[], None).unwrap();
+    }
+
     /// How many words are others.
     pub(crate) fn check(&self, at: Place, len: usize, pattern: Pattern) -> Result<u64, String> {
         self.ask(Op::Check, &args(at, len, pattern), &[], None).map(|(words, ..)| words[1])
@@ -375,12 +390,13 @@ enum Op {
     Caps,
     Number,
     Vendor,
+    Copy,
     Unexport,
     Anew,
     Fork,
 }
 
-const OPS: [Op; 18] = [
+const OPS: [Op; 19] = [
     Op::Alloc,
     Op::Free,
     Op::Find,
@@ -396,6 +412,7 @@ const OPS: [Op; 18] = [
     Op::Caps,
     Op::Number,
     Op::Vendor,
+    Op::Copy,
     Op::Unexport,
     Op::Anew,
     Op::Fork,
@@ -498,6 +515,21 @@ impl Server {
                 reply(&[])
             }
             Op::Fill | Op::Check => self.move_bytes(OPS[op as usize], args),
+            Op::Copy => {
+                let (memory, own, len) = (self.subject.memory(), b as usize, e as usize);
+                let open = self.open[c as usize].as_ref().unwrap();
+                let copied = match a {
+                    0 => memory.copy(At::Open(open, d), To::Own(own), len),
+                    1 => memory.copy(At::Own(own), To::Open(open, d), len),
+                    _ => {
+                        let heap = Memory::heap(len);
+                        memory.copy(At::Own(own), To::Memory(&heap, 0), len).map_err(text)?;
+                        memory.fill(At::Open(open, d), &heap, 0, len)
+                    }
+                };
+                copied.map_err(text)?;
+                reply(&[])
+            }
             Op::Rounds => self.rounds(&Handle::new(a as u8, tail).unwrap(), fd.as_ref(), b),
             Op::Churn => self.churn(a),
             Op::Hide => {

@@ -5,7 +5,7 @@ use std::mem::ManuallyDrop;
 use libloading::os::unix::Library;
 use trunkline_mem::ipc::{IpcMemory, Passing, Xpmem};
 
-use crate::peer::{Parcel, Pattern, Place, Process, World};
+use crate::peer::{Copying, Parcel, Pattern, Place, Process, World};
 use crate::stub::{self, is_there};
 use crate::subject::Subject;
 
@@ -187,6 +187,31 @@ fn what_cannot_be_attached_goes_by_calls_and_is_counted() {
         owner.kill();
         assert!(importer.check(Place::Open(open, addr as u64), LEN, ONE).unwrap_err().starts_with("Gone"));
     }
+}
+
+/// What goes by calls goes in one go, and not by way of a little memory: each way, attached or not.
+#[test]
+fn what_is_not_attached_is_copied_in_one_go() {
+    if !is_there("xpmem") {
+        return;
+    }
+    let world = World::new("xpmem", 0);
+    let owner = world.process();
+    world.set("STUB_ATTACHMENTS", 0);
+    let importer = world.process();
+    let [addr, own] = [owner.alloc(LEN).unwrap(), importer.alloc(LEN).unwrap()];
+    let open = importer.open(&parcel(&owner)).unwrap();
+    let there = (open, addr as u64);
+    owner.fill(Place::Own(addr), LEN, ONE).unwrap();
+    importer.copy(Copying::Out, own, there, LEN);
+    assert_eq!(importer.check(Place::Own(own), LEN, ONE), Ok(0));
+    assert_eq!(counts(&importer), [0, 1, 0], "one copy, one call");
+    for (how, pattern) in [(Copying::Into, TWO), (Copying::Fill, ONE)] {
+        importer.fill(Place::Own(own), LEN, pattern).unwrap();
+        importer.copy(how, own, there, LEN);
+        assert_eq!(owner.check(Place::Own(addr), LEN, pattern), Ok(0), "{how:?}");
+    }
+    owner.kill();
 }
 
 #[test]

@@ -55,10 +55,24 @@ impl Stage {
         Some(piece)
     }
 
+    /// Where a piece is that a writer says; `None` if no stage of that size has such a one: it is empty, more than half, goes over the end, or is behind
+    /// all positions that there are.
+    #[inline]
+    #[must_use]
+    pub const fn hold(size: u64, piece: Piece) -> Option<u64> {
+        let (place, len) = (Self::place(size, piece.position), piece.len as u64);
+        let is_there = len > 0 && len <= size / 2 && place + len <= size;
+        if is_there && piece.position.checked_add(len.next_multiple_of(ALIGN)).is_some() {
+            Some(place)
+        } else {
+            None
+        }
+    }
+
     /// Where the reader is behind that piece.
     #[must_use]
     pub const fn behind(piece: Piece) -> u64 {
-        piece.position + (piece.len as u64).next_multiple_of(ALIGN)
+        piece.position.wrapping_add((piece.len as u64).next_multiple_of(ALIGN))
     }
 
     /// The reader has consumed everything before that position.
@@ -115,6 +129,20 @@ mod tests {
         assert!(stage.is_empty());
     }
 
+    #[test]
+    fn no_writer_has_a_piece_that_cannot_be() {
+        const SIZE: u64 = 1 << 16;
+        let hold = |position, len| Stage::hold(SIZE, Piece { position, len });
+        assert_eq!([hold(0, 1 << 15), hold(5 * SIZE + 64, 9)], [Some(0), Some(64)]);
+        assert_eq!(hold(SIZE - 64, 64), Some(SIZE - 64));
+        for (position, len) in
+            [(0, 0), (0, (1 << 15) + 1), (SIZE - 64, 65), (0, u32::MAX), (u64::MAX, 1), (u64::MAX - 63, 1)]
+        {
+            assert_eq!(hold(position, len), None, "{position:#x} {len:#x}");
+        }
+        assert_eq!(Stage::behind(Piece { position: u64::MAX, len: 1 }), 63, "whatever a peer says");
+    }
+
     proptest! {
         #[test]
         fn no_byte_is_in_two_pieces(asks in prop::collection::vec((1u32..40_000, any::<bool>()), 1..300)) {
@@ -132,7 +160,8 @@ mod tests {
                         prop_assert!(!pieces.is_empty(), "an empty stage has room");
                         continue;
                     };
-                    prop_assert!(piece.len <= want && range(piece).end <= used.len());
+                    let held = piece.len > 1 << 15 || Stage::hold(SIZE, piece).is_some();
+                    prop_assert!(held && piece.len <= want && range(piece).end <= used.len());
                     prop_assert!(used[range(piece)].iter().all(|used| !used));
                     used[range(piece)].fill(true);
                     pieces.push_back(piece);

@@ -85,7 +85,7 @@ pub enum Answer {
         receive: SlotId,
         /// Bytes that are wanted, from the first on.
         len: u64,
-        /// Whether it is instead of a reference that could not be mapped.
+        /// Whether it should have been copied in one go: a reference could not be mapped, or memory that was to be offered not exported.
         unmapped: bool,
     },
     /// The sender is to copy into memory of the receiver.

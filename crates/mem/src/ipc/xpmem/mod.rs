@@ -4,7 +4,7 @@
 //! A process shows all its addresses once; who opens its handle asks for them once, and attaches pieces of them as copies need them. What is
 //! attached is addresses: the kernel takes pages away when their owner frees them or dies, so nothing is stale, and a copy of what is
 //! not there ends ([`Guard`]) and is made by a system call, which says why it cannot be. So is each copy that is not attached, and all
-//! that is written: the module maps pages that their owner may only read so that others write them (`xpmem_pin_page`), and a system call
+//! that is written to another process, in one go: the module maps pages that their owner may only read so that others write them (`xpmem_pin_page`), and a system call
 //! refuses that.
 //!
 //! A child of a fork is refused whatever it asks: what its parent shows is its parent's, and nothing that its parent has attached is there.
@@ -29,7 +29,7 @@ use super::private::{ADDRESSES, ALL};
 use super::{
     Allocation, At, Caps, Export, Handle, HandleError, IpcMemory, Mapped, Passing, Private, To, planted,
 };
-use crate::Kind;
+use crate::{Kind, Memory};
 
 /// This process's memory for others, and that of others for this one.
 #[derive(Debug)]
@@ -229,12 +229,12 @@ impl Xpmem {
         &self,
         peer: u64,
         at: usize,
-        call: impl FnOnce(At<'_>) -> Result<T, CopyError>,
+        call: impl FnOnce(&Mapped, u64) -> Result<T, CopyError>,
     ) -> Result<T, CopyError> {
         let open = self.open_ones();
         let peer = open.peers.get(&peer).ok_or(CopyError::Closed)?;
         match &peer.by_calls {
-            Ok(mapped) => call(At::Open(mapped, at as u64)),
+            Ok(mapped) => call(mapped, at as u64),
             Err(_) if peer.permit.is_some_and(|permit| !self.is_there(permit)) => Err(CopyError::Gone),
             Err(cause) => Err(CopyError::Refused(cause.clone())),
         }
@@ -271,7 +271,7 @@ impl IpcMemory for Xpmem {
                 let [_, addr, proof, segment] = handle.words(Handle::XPMEM)?;
                 let addr = usize::try_from(addr).ok().filter(|addr| addr.is_multiple_of(8));
                 let addr = addr.ok_or(HandleError::Value("address"))?;
-                let is_own = proof == self.private.words()[2];
+                let is_own = proof == self.private.words()[2] || segment.cast_signed() == self.segment;
                 match descriptor {
                     // Whom it is refused to says the other way.
                     None if !is_own => self.permit(segment.cast_signed(), addr, proof),
@@ -319,7 +319,7 @@ impl IpcMemory for Xpmem {
             return Ok(());
         }
         self.by_calls.fetch_add(1, Ordering::Relaxed);
-        self.call(peer, addr, |at| self.private.read(at, out))
+        self.call(peer, addr, |mapped, at| self.private.read(At::Open(mapped, at), out))
     }
 
     fn write(&self, to: At<'_>, bytes: &[u8]) -> Result<(), CopyError> {
@@ -332,24 +332,48 @@ impl IpcMemory for Xpmem {
             unsafe { self.guard.copy(at + addr % PIECE, from, bytes.len()) };
             return Ok(());
         }
-        self.call(peer, addr, |at| self.private.write(at, bytes))
+        self.call(peer, addr, |mapped, at| self.private.write(At::Open(mapped, at), bytes))
     }
 
     fn copy(&self, from: At<'_>, to: To<'_>, len: usize) -> Result<(), CopyError> {
-        let (peer, addr) = self.place(from, len)?;
-        let to_here = match to {
-            To::Own(addr) => addr.checked_add(len).map(|_| addr),
-            To::Memory(memory, at) if memory.kind() == Kind::Host => memory.checked(at, len as u64).ok(),
-            To::Memory(..) | To::Open(..) => None,
-        };
-        if let (Some(peer), Some(to)) = (peer, to_here) {
-            // SAFETY: memory that says how long it is, of which nobody has a reference; or an address that its owner gave to be
-            // written to, as a system call would, and if nothing is there the copy ends.
-            if unsafe { self.pull(peer, addr, to, len) } {
-                return Ok(());
+        if planted("mem-xpmem-copies-in-steps") {
+            return copy_in_steps(self, from, to, len);
+        }
+        match (self.place(from, len)?, to) {
+            ((Some(_), _), To::Open(..)) => copy_in_steps(self, from, to, len),
+            ((None, _), To::Open(mapped, at)) => {
+                let (Some(peer), to) = self.place(At::Open(mapped, at), len)? else {
+                    return Err(CopyError::Closed);
+                };
+                self.call(peer, to, |mapped, to| self.private.copy(from, To::Open(mapped, to), len))
+            }
+            ((None, _), _) => self.private.copy(from, to, len),
+            ((Some(peer), addr), _) => {
+                let to_here = match to {
+                    To::Own(addr) => addr.checked_add(len).map(|_| addr),
+                    To::Memory(memory, at) if memory.kind() == Kind::Host => {
+                        memory.checked(at, len as u64).ok()
+                    }
+                    To::Memory(..) | To::Open(..) => None,
+                };
+                // SAFETY: memory that says how long it is, of which nobody has a reference; or an address that its owner gave to be
+                // written to, as a system call would, and if nothing is there the copy ends.
+                if to_here.is_some_and(|to| unsafe { self.pull(peer, addr, to, len) }) {
+                    return Ok(());
+                }
+                self.by_calls.fetch_add(1, Ordering::Relaxed);
+                self.call(peer, addr, |mapped, at| self.private.copy(At::Open(mapped, at), to, len))
             }
         }
-        copy_in_steps(self, from, to, len)
+    }
+
+    fn fill(&self, to: At<'_>, from: &Memory, offset: u64, len: usize) -> Result<(), CopyError> {
+        match self.place(to, len)? {
+            (None, _) => self.private.fill(to, from, offset, len),
+            (Some(peer), at) => {
+                self.call(peer, at, |mapped, at| self.private.fill(At::Open(mapped, at), from, offset, len))
+            }
+        }
     }
 }
 

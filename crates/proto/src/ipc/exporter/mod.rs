@@ -56,7 +56,8 @@ pub struct Config {
     pub passing: usize,
     /// For how long an export is kept that no message uses; `None`: for ever.
     pub idle: Option<Duration>,
-    /// Whether a hook tells of all memory that is freed.
+    /// Whether a hook tells of all memory that is freed, and before another thread can have memory there. Then an address is enough to find an export by. What
+    /// tells after the driver has freed is no such hook.
     pub hooked: bool,
     /// Whether an export keeps no memory from being freed, as where others copy by the kernel's calls: its bytes count as none then.
     pub weightless: bool,

@@ -87,10 +87,12 @@ numbers! {
     MapStale Total "map_stale" "Mappings ended, or not begun, because a stale one lay in the way.",
     RefusedReferences Total "references_refused" "References of neighbours that were refused.",
     Eager Total "messages_eager" "Messages that went whole through a ring.",
-    Mapped Total "messages_mapped" "Messages that were copied in one go, by the receiver or the sender.",
+    Mapped Total "messages_mapped" "Messages that were copied in one go here, as their receiver or their sender.",
     Staged Total "messages_staged" "Messages that were sent in pieces.",
-    Unmapped Total "messages_fallbacks" "Of them those that should have been copied in one go.",
+    Unmapped Total "messages_fallbacks" "Of them those that should have been copied in one go: memory was not exported, mapped or copied.",
     Early Total "messages_early" "Messages that came before their receives.",
+    ByReceiver Total "messages_by_receiver" "Of the messages that were copied in one go here, those that this process received.",
+    BySender Total "messages_by_sender" "Of the messages that were copied in one go here, those that this process sent.",
 }
 
 impl Number {
