@@ -20,8 +20,8 @@ fn every_line_is_there_and_nothing_is_wrong() {
     for way in ["M0", "M1", "M1 soft:shm", "M1 soft:tcp"] {
         let of_way =
             |bench: &str| rows.iter().filter(|row| row["way"] == way && row["bench"] == bench).count();
-        // Four lines for each of two sizes, a signal, and three batches; two and four producers.
-        assert_eq!((of_way("B1"), of_way("B2")), (12, 2), "{way}: {out}");
+        // Five lines for each of two sizes, a signal, and three batches; two and four producers.
+        assert_eq!((of_way("B1"), of_way("B2")), (14, 2), "{way}: {out}");
     }
     // Of each mode two sizes and three batches; of a GPU they are skipped as one, or measured.
     for way in ["M0", "M1"] {

@@ -71,17 +71,15 @@ fn keys_and_bounds_are_checked() {
     }
 }
 
-/// A counter is a word where it lies in memory, whatever offset names it.
-#[test]
-fn a_counter_that_lies_across_words_is_refused_before_anything_is_written() {
+/// A WRITE whose counter lies in this memory is refused, and nothing of it is written.
+fn refuses_a_counter_in(memory: impl Fn() -> Memory) {
     for way in WAYS {
         let ranks = ranks(2, way);
         let rank = &ranks[0];
         rank.memory.write(0, &pattern(64, 7)).unwrap();
         let before = bytes_of(&ranks[1].memory, 0, BYTES);
-        let memory = Memory::heap(4096).part(4, 1024).unwrap();
-        let table = ErrorTable::default();
-        let region = Region { memory, heap: 7, table, copies: None, words: None };
+        let region =
+            Region { memory: memory(), heap: 7, table: ErrorTable::default(), copies: None, words: None };
         let key = rank.queues.add_region(region).unwrap().bits();
         let count = Count { at: Local { addr: 64, key }, value: 1, poisoned: true };
         let write = rank.write(0, 1, 0, 8).work.counted(count).unwrap();
@@ -90,23 +88,17 @@ fn a_counter_that_lies_across_words_is_refused_before_anything_is_written() {
     }
 }
 
+/// A counter is a word where it lies in memory, whatever offset names it.
+#[test]
+fn a_counter_that_lies_across_words_is_refused_before_anything_is_written() {
+    refuses_a_counter_in(|| Memory::heap(4096).part(4, 1024).unwrap());
+}
+
 /// Nor is it one where nothing of this process changes words: in memory of a device that has none of the host beside it.
 #[test]
 fn a_counter_that_nobody_here_can_raise_is_refused_before_anything_is_written() {
-    for way in WAYS {
-        let ranks = ranks(2, way);
-        let rank = &ranks[0];
-        rank.memory.write(0, &pattern(64, 7)).unwrap();
-        let before = bytes_of(&ranks[1].memory, 0, BYTES);
-        // SAFETY: of a device, so nothing here touches it, whether it is there or not.
-        let memory = unsafe { Memory::from_raw(1 << 40, 4096, Kind::Device(0)) };
-        let region = Region { memory, heap: 7, table: ErrorTable::default(), copies: None, words: None };
-        let key = rank.queues.add_region(region).unwrap().bits();
-        let count = Count { at: Local { addr: 64, key }, value: 1, poisoned: true };
-        let write = rank.write(0, 1, 0, 8).work.counted(count).unwrap();
-        assert_eq!(status_of(rank, Entry::new(write)), Status::Access, "{way:?}");
-        assert!(bytes_of(&ranks[1].memory, 0, BYTES) == before, "{way:?}");
-    }
+    // SAFETY: of a device, so nothing here touches it, whether it is there or not.
+    refuses_a_counter_in(|| unsafe { Memory::from_raw(1 << 40, 4096, Kind::Device(0)) });
 }
 
 /// A key of a region that has ended names nothing, also when another region has its number.

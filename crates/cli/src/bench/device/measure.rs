@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc;
 use std::time::Instant;
 
+use trunkline_devq::channel::Channel;
 use trunkline_devq::{Lane, Queue, Ticket};
 use trunkline_engine::Mutant;
 use trunkline_engine::device::{Executor, Network, Words};
@@ -169,10 +170,11 @@ fn of_way<N: Network + 'static>(
     let companion = companion(first, &queue)?;
     for &bytes in &settings.sizes {
         let count = runs(settings, bytes);
-        let [put, counter, waits] = attended_over(second, way, || {
+        let [put, flush, counter, waits] = attended_over(second, way, || {
             let put = put_and_wait(ranks, &queue, way, (bytes, count))?;
+            let flush = put_and_flush(ranks, &queue, way, (bytes, count))?;
             let counter = put_and_count(ranks, &queue, way, (bytes, count))?;
-            Ok([put, counter, put_and_companion(ranks, (&queue, &companion), way, (bytes, count))?])
+            Ok([put, flush, counter, put_and_companion(ranks, (&queue, &companion), way, (bytes, count))?])
         })?;
         let p50 = |row: &Row| row.p50_us.unwrap_or_default();
         let times = [p50(&put), p50(&counter), p50(&waits)];
@@ -185,7 +187,9 @@ fn of_way<N: Network + 'static>(
             }
             _ => {}
         }
-        [put, counter, waits, ping_pong(ranks, way, bytes, count)?].iter().try_for_each(&mut *print)?;
+        [put, flush, counter, waits, ping_pong(ranks, way, bytes, count)?]
+            .iter()
+            .try_for_each(&mut *print)?;
     }
     let mut sent = first.value(9);
     let times = timed(8, runs(settings, 8), || {
@@ -260,6 +264,24 @@ fn put_and_wait<N: Network + 'static>(
 ) -> Result<Row, DeviceBenchError> {
     let entries = ranks[0].put(size.0);
     puts(ranks, ("put + wait", way, 1), size, || ranks[0].queues_wait(queue, &entries).map(drop))
+}
+
+/// What a channel does that has one lane: a flush waits for what was recorded since the last one.
+fn put_and_flush<N: Network + 'static>(
+    ranks: &[Rank<N>; 2],
+    queue: &Queue<Words>,
+    way: Way,
+    size: (usize, usize),
+) -> Result<Row, DeviceBenchError> {
+    let entries = ranks[0].put(size.0);
+    let last = queue.post(&entries, &mut patience())?;
+    let firsts = [last.index.wrapping_add(1)];
+    let channel =
+        Channel::create(Words::heap(64), 0, &firsts, Mutant::NONE).ok_or(DeviceBenchError::Panicked)?;
+    puts(ranks, ("put + flush", way, 5), size, || {
+        let _ = channel.record(0, queue.post(&entries, &mut patience())?);
+        Ok(channel.flush(std::slice::from_ref(queue), &mut patience())?)
+    })
 }
 
 fn put_and_count<N: Network + 'static>(
