@@ -234,7 +234,6 @@ fn memory_of_several_tiles_is_staged_and_counted() {
             assert_eq!((eager, mapped), (0, 0));
             assert_eq!(staged, if is_sender { ROUNDS as u64 } else { 0 });
             assert_eq!(fallbacks >= 1, is_sender, "{fallbacks}");
-            assert!(is_sender || fallbacks == 0, "{fallbacks}");
         }
         let driver = messages.shares().driver;
         assert_eq!((driver.maps, driver.leaks), (0, 0));
