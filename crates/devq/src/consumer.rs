@@ -111,13 +111,11 @@ impl<M: Memory> Consumer<M> {
             while completed != self.completed && !ended(&completed.wrapping_sub(1)) {
                 completed = completed.wrapping_sub(1);
             }
-            return Progress { completed, first_bad: None, over_from: None };
+            return Progress { completed, first_bad: None };
         }
-        Progress {
-            completed: self.completed,
-            first_bad: self.fault.map(|fault| fault.first_bad),
-            over_from: self.stopped.map(|_| self.begun),
-        }
+        // What fails stops the queue, and what has stopped begins nothing more.
+        let stopped = self.stopped.map(|_| self.fault.map_or(self.begun, |fault| fault.first_bad));
+        Progress { completed: self.completed, first_bad: stopped }
     }
 
     /// Why it has failed, if it has.
@@ -388,7 +386,7 @@ impl<M: Memory> Consumer<M> {
         others: &impl Fn(u32) -> Option<Progress>,
     ) -> bool {
         self.complete();
-        let own = Progress { completed: self.completed, first_bad: None, over_from: None };
+        let own = Progress { completed: self.completed, first_bad: None };
         let progress = if queue == self.shape.number() { Some(own) } else { others(queue) };
         // What waits for itself, or for what comes behind it, waits for ever.
         let hangs = queue == self.shape.number() && !is_before(awaited, index);

@@ -12,10 +12,8 @@ use crate::queue::Queue;
 pub struct Progress {
     /// All before this index have completed.
     pub completed: u64,
-    /// The first that failed.
+    /// The first that failed, or will whatever comes, as nothing is executed any more: so do all behind it, posted or not.
     pub first_bad: Option<u64>,
-    /// From this one on none will be executed any more, whether it has been posted or not.
-    pub over_from: Option<u64>,
 }
 
 impl Progress {
@@ -23,12 +21,11 @@ impl Progress {
     #[must_use]
     pub fn of<M: Memory>(queue: &Queue<M>, near: u64) -> Self {
         let completed = Frontier(queue.words().load(at::FRONTIER, Acquire)).near(near);
-        let first_bad = queue.fault().map(|fault| fault.first_bad);
-        let over_from = queue.aborted().map(|_| queue.words().load(at::SUBMITTED, Acquire));
-        Self { completed, first_bad, over_from }
+        let stopped = || queue.aborted().map(|_| queue.words().load(at::SUBMITTED, Acquire));
+        Self { completed, first_bad: queue.fault().map(|fault| fault.first_bad).or_else(stopped) }
     }
 
-    /// How an entry has ended, or will whatever comes: `true` well. `None` as long as that is open. Where one has failed, all behind it have.
+    /// How an entry has ended, or will whatever comes: `true` well. `None` as long as that is open.
     #[inline]
     #[must_use]
     pub const fn of_entry(&self, index: u64) -> Option<bool> {
@@ -37,12 +34,6 @@ impl Progress {
         {
             return Some(false);
         }
-        if is_before(index, self.completed) {
-            return Some(true);
-        }
-        match self.over_from {
-            Some(from) if !is_before(index, from) => Some(false),
-            _ => None,
-        }
+        if is_before(index, self.completed) { Some(true) } else { None }
     }
 }
