@@ -11,24 +11,31 @@ fn queues_that_are_given_back_make_room_for_others() {
     for way in WAYS {
         let ranks = few(2, way, 6);
         let rank = &ranks[0];
-        let mut old: Option<Ticket> = None;
+        let mut old = [None::<Ticket>; 6];
         for round in 0..40_u64 {
             let queues = [(); 3].map(|()| rank.queues.queue(4).unwrap());
             for queue in &queues {
                 let ticket = done(queue, &[rank.signal(1, 0, 1)]);
                 let companion = rank.queues.find(queue.companion_within(&mut patience()).unwrap()).unwrap();
                 let wait = Entry::new(Work::Wait { queue: ticket.queue, index: ticket.index });
-                done(&companion, &[wait, rank.signal(0, 1, 1)]);
-                if let Some(old) = old.filter(|old| old.queue == queue.shape().number()) {
-                    assert_eq!(queue.poll(old), Err(WaitError::Stale), "{way:?}, round {round}");
-                    assert_ne!(old.epoch, ticket.epoch);
+                let counted = done(&companion, &[wait, rank.signal(0, 1, 1)]);
+                for (queue, ticket) in [(queue, ticket), (&companion, counted)] {
+                    if let Some(old) = old[ticket.queue as usize].replace(ticket) {
+                        assert_eq!(queue.poll(old), Err(WaitError::Stale), "{way:?}, round {round}");
+                    }
                 }
-                old = Some(ticket);
             }
             assert!(rank.queues.queue(4).is_err(), "{way:?}: six are all there are");
             for queue in &queues {
                 rank.queues.end_queue(queue.shape().number());
-                assert!(queue.wait(Ticket { index: 9, ..old.unwrap() }, &mut Looks(1)).is_err());
+                assert!(
+                    queue
+                        .wait(
+                            Ticket { queue: queue.shape().number(), epoch: queue.shape().epoch(), index: 9 },
+                            &mut Looks(1)
+                        )
+                        .is_err()
+                );
                 assert_eq!(queue.aborted().map(|why| why.status), Some(Status::Abandoned));
             }
             assert_eq!(rank.wait_signal(1, 3 * (round + 1)), Ok(3 * (round + 1)), "{way:?}");
