@@ -10,7 +10,7 @@ use trunkline::messages::{
 };
 use trunkline_mem::ipc::At;
 
-use crate::ranks::{DIES, run_over, run_over_ends};
+use crate::ranks::{DIES, run_over, run_within_over};
 
 const SHM: [&str; 1] = ["soft:shm"];
 const CAPACITY: u64 = 64 << 20;
@@ -207,50 +207,106 @@ fn mistakes_with_messages_are_named() {
     });
 }
 
-/// One of the two dies while a long message is being copied, over each way; the other is told within a second, and gives everything back.
+/// One of the two dies while long messages are being copied, by each method and from each kind of memory, sooner and later; the other is told within a
+/// second, gives everything back, and has nothing written to it any more.
 #[test]
 fn who_is_killed_in_a_copy_takes_nobody_along() {
     let name = "messages::who_is_killed_in_a_copy_takes_nobody_along";
     let ends = |status: Option<i32>| status == Some(DIES) || status.is_none();
-    let began = Instant::now();
-    run_over_ends(&SHM, name, 2, &ends, |world| {
-        let mut messages = start(&world);
-        let (rank, other) = (world.rank(), 1 - world.rank());
-        // Both are out of what ranks do together.
-        if rank == 0 {
-            messages.send(1, 9, &[]).unwrap();
-        } else {
-            messages.recv(0, 9, &mut []).unwrap();
+    for (method, kind) in METHODS.into_iter().flat_map(|method| [(method, "memfd"), (method, "private")]) {
+        for micros in ["100", "1000", "3000"] {
+            let environment = [
+                ("KILLED_BY", method.as_ref()),
+                ("KILLED_OF", kind.as_ref()),
+                ("KILLED_AT", micros.as_ref()),
+            ];
+            run_within_over(&environment, &SHM, name, 2, &ends, |world| {
+                let said = |name| std::env::var(name).unwrap();
+                let method = [Method::Pull, Method::Turns, Method::Stage]
+                    [METHODS.iter().position(|method| *method == said("KILLED_BY")).unwrap()];
+                let after = Duration::from_micros(said("KILLED_AT").parse().unwrap());
+                if said("KILLED_OF") == "memfd" {
+                    let messages = start(&world);
+                    let long = || own(&messages, KILLED);
+                    let buffers = [long(), long(), Buffer::private(KILLED), long()];
+                    let messages = survives(&world, messages, &buffers, method, after);
+                    let since = Instant::now();
+                    // This rank has three itself.
+                    while messages.memory().usage().unwrap().allocations > 3 {
+                        assert!(
+                            since.elapsed() < Duration::from_secs(2),
+                            "what the dead one had is still in use"
+                        );
+                    }
+                } else {
+                    let messages = Messages::start(&world, AnyMemory::open("private", 0).unwrap()).unwrap();
+                    let buffers: [Buffer; 4] = std::array::from_fn(|_| Buffer::private(KILLED));
+                    survives(&world, messages, &buffers, method, after);
+                }
+                std::process::exit(DIES);
+            });
         }
-        // Each way in turn would take a run each: the killed one has all under way.
-        let buffers = [own(&messages, 8 << 20), Buffer::private(8 << 20)];
-        let mut requests = Vec::new();
-        for (tag, buffer) in (0..).zip(&buffers) {
-            requests.push(messages.irecv(other, tag, buffer).unwrap());
-            requests.push(messages.isend(other, tag, buffer).unwrap());
-        }
-        for _ in 0..20 {
+    }
+}
+
+const METHODS: [&str; 3] = ["pull", "turns", "stage"];
+/// Bytes of a buffer, and a time in which not all four messages of so many can be copied.
+const KILLED: usize = 8 << 20;
+const SOON: Duration = Duration::from_micros(100);
+
+/// Rank 1 dies so long after messages were begun both ways; what rank 0 sees.
+fn survives<M: IpcMemory>(
+    world: &World,
+    mut messages: Messages<M>,
+    buffers: &[Buffer; 4],
+    method: Method,
+    after: Duration,
+) -> Messages<M> {
+    messages.choose(Choice::Fixed(method));
+    let other = 1 - world.rank();
+    // Both are out of what ranks do together.
+    if world.rank() == 0 {
+        messages.send(1, 9, &[]).unwrap();
+    } else {
+        messages.recv(0, 9, &mut []).unwrap();
+    }
+    let [from, into] = [&buffers[..2], &buffers[2..]];
+    let mut requests = Vec::new();
+    for (tag, (from, into)) in (0..).zip(from.iter().zip(into)) {
+        requests.push(messages.irecv(other, tag, into).unwrap());
+        requests.push(messages.isend(other, tag, from).unwrap());
+    }
+    if world.rank() == 1 {
+        std::thread::spawn(move || {
+            std::thread::sleep(after);
+            let me = Pid::from_raw(std::process::id().cast_signed()).unwrap();
+            rustix::process::kill_process(me, Signal::KILL).unwrap();
+        });
+        loop {
             messages.progress();
         }
-        if rank == 1 {
-            rustix::process::kill_process(
-                Pid::from_raw(std::process::id().cast_signed()).unwrap(),
-                Signal::KILL,
-            )
-            .unwrap();
-        }
-        let since = Instant::now();
-        let ended: Vec<_> = requests.into_iter().map(|request| messages.wait(request)).collect();
-        assert!(ended.iter().any(|end| matches!(end, Err(MessageError::Gone { .. }))), "{ended:?}");
-        assert!(since.elapsed() < Duration::from_secs(1), "{:?}", since.elapsed());
-        assert!(matches!(messages.send(1, 0, &[]), Err(MessageError::Gone { rank: Some(1) })));
-        while messages.memory().usage().unwrap().allocations > 1 {
-            messages.progress();
-            assert!(since.elapsed() < Duration::from_secs(2), "what the dead one had is still in use");
-        }
-        std::process::exit(DIES);
-    });
-    assert!(began.elapsed() < Duration::from_secs(30), "the other one hangs");
+    }
+    let since = Instant::now();
+    let ended: Vec<_> = requests.into_iter().map(|request| messages.wait(request)).collect();
+    let gone = ended.iter().filter(|end| matches!(end, Err(MessageError::Gone { .. }))).count();
+    eprintln!("{gone} of 4 ended with it");
+    assert!(gone > 0 || after > SOON, "{ended:?}");
+    assert!(ended.iter().all(|end| matches!(end, Ok(_) | Err(MessageError::Gone { .. }))), "{ended:?}");
+    assert!(since.elapsed() < Duration::from_secs(1), "{:?}", since.elapsed());
+    assert!(matches!(messages.send(1, 0, &[]), Err(MessageError::Gone { rank: Some(1) })));
+    // What came, or a part of it, stays as it is.
+    let look = |messages: &Messages<M>| {
+        let mut bytes = [vec![0; KILLED], vec![0; KILLED]];
+        bytes.iter_mut().zip(into).for_each(|(bytes, into)| messages.read(into, 0, bytes).unwrap());
+        bytes
+    };
+    let before = look(&messages);
+    let until = Instant::now() + Duration::from_millis(20);
+    while Instant::now() < until {
+        messages.progress();
+    }
+    assert!(look(&messages) == before, "a dead rank writes");
+    messages
 }
 
 /// Mirrors a loop that exhausted devices: allocate, exchange both ways, free, with little memory, ten thousand times.

@@ -140,7 +140,8 @@ fn a_rank_that_waits_for_long_is_awake_for_others() {
             std::thread::sleep(Duration::from_secs(1));
             (0..BATCHES / 5).for_each(|_| _ = sleeps_of_a_batch());
             // It may sleep where this rank itself was kept from its processor.
-            let counts = (0..BATCHES).map(|_| sleeps_of_a_batch()).inspect(|count| eprint!("{count} sleeps; "));
+            let counts =
+                (0..BATCHES).map(|_| sleeps_of_a_batch()).inspect(|count| eprint!("{count} sleeps; "));
             let few = { counts }.any(|count| count <= FEW);
             world.signal(1, &count, SignalOp::Add, 1).unwrap();
             assert!(few);
