@@ -2,6 +2,8 @@
 //!
 //! Called by people before they commit, and by `./test`.
 
+use std::time::Instant;
+
 use anyhow::Result;
 use comfy_table::Table;
 
@@ -34,6 +36,7 @@ pub(crate) fn run(workspace: &Workspace) -> bool {
     table.set_header(["check", "result"]);
     let (mut passed, mut failed) = (0, 0);
     for (name, step) in STEPS {
+        let began = Instant::now();
         let findings = step(workspace).unwrap_or_else(|error| {
             let mut findings = Findings::default();
             findings.add(*name, format!("{error:#}"));
@@ -47,7 +50,7 @@ pub(crate) fn run(workspace: &Workspace) -> bool {
         };
         passed += usize::from(result == "ok");
         failed += usize::from(result == "FAILED");
-        println!("check {name} ... {result}");
+        println!("check {name} ({:.0} s) ... {result}", began.elapsed().as_secs_f64());
         table.add_row([name, result]);
     }
     println!("{table}");

@@ -3,11 +3,13 @@
 //! The commands call this instead of `std::process` so that errors always name the program and what it said.
 
 use std::ffi::{OsStr, OsString};
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
+use rustix::process::{Pid, Signal, kill_process_group};
 use wait_timeout::ChildExt as _;
 
 /// The cargo that runs us, or the one on the path.
@@ -53,7 +55,7 @@ pub(crate) enum Ended {
     TimedOut,
 }
 
-/// Runs a program for at most `limit`; what it prints goes to a file and comes back.
+/// Runs a program for at most `limit`; what it prints goes to a file and comes back. Programs that it has started and left behind end with it.
 ///
 /// # Errors
 /// When it cannot start or be waited for.
@@ -61,7 +63,9 @@ pub(crate) fn run_limited(command: &mut Command, limit: Duration) -> Result<(End
     let name = command.get_program().to_string_lossy().into_owned();
     let log = tempfile::NamedTempFile::new().context("a temporary file")?;
     command.stdin(Stdio::null()).stdout(append(log.path())?).stderr(append(log.path())?);
-    let mut child = command.spawn().with_context(|| format!("starting {name}"))?;
+    // A group of its own, which is there until the last of it has ended.
+    let mut child = command.process_group(0).spawn().with_context(|| format!("starting {name}"))?;
+    let group = Pid::from_child(&child);
     let ended = match child.wait_timeout(limit).with_context(|| format!("waiting for {name}"))? {
         Some(status) if status.success() => Ended::Passed,
         Some(_) => Ended::Failed,
@@ -71,6 +75,8 @@ pub(crate) fn run_limited(command: &mut Command, limit: Duration) -> Result<(End
             Ended::TimedOut
         }
     };
+    // No such group: nobody was left.
+    let _ = kill_process_group(group, Signal::KILL);
     let bytes = std::fs::read(log.path()).context("reading back a log")?;
     Ok((ended, String::from_utf8_lossy(&bytes).into_owned()))
 }
@@ -150,5 +156,23 @@ mod tests {
         assert_eq!(run("exit 3").0, Ended::Failed);
         assert_eq!(run("kill -SEGV $$").0, Ended::Failed);
         assert_eq!(run("exec sleep 20").0, Ended::TimedOut);
+    }
+
+    #[test]
+    fn a_limited_run_leaves_nobody_behind() {
+        for (script, ends) in
+            [("sleep 20 & echo $!; exit 3", Ended::Failed), ("sleep 20 & echo $!; wait", Ended::TimedOut)]
+        {
+            let (ended, printed) =
+                run_limited(Command::new("sh").args(["-c", script]), Duration::from_millis(500)).unwrap();
+            assert_eq!(ended, ends);
+            let status = format!("/proc/{}/status", printed.trim());
+            // Whoever reaps orphans may take a moment.
+            let is_there = || std::fs::read_to_string(&status).is_ok_and(|text| !text.contains("State:\tZ"));
+            let left = (0..100)
+                .take_while(|_| is_there())
+                .inspect(|_| std::thread::sleep(Duration::from_millis(10)));
+            assert!(left.count() < 100, "{script}: it runs on");
+        }
     }
 }

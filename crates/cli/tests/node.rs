@@ -159,6 +159,10 @@ fn who_holds_which_buffer_and_every_fallback_is_shown() {
     assert!(node["fallbacks"].as_object().expect("an object").values().all(|times| *times == 0), "{node}");
     let lines = text("info");
     assert!(lines.contains(&format!("rank 1 ({pid})")), "{lines}");
+    // A terminal is told without being asked for JSON, if it asks.
+    let (table, buffers) = (text("top --once"), text("top --once --buffers"));
+    assert!(!table.contains("HELD BY") && buffers.contains("HELD BY"), "{table}{buffers}");
+    assert!(buffers.lines().any(|line| line.ends_with(&format!("  rank 1 ({pid})"))), "{buffers}");
 
     // Who copies: the receiver did, and the sender does into memory that is shared by the receiver alone.
     let into = two.ends[1].0.node().memory().alloc(LEN).expect("memory");

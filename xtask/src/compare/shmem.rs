@@ -173,6 +173,7 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<()> {
         today()?,
         options.pairs
     );
+    println!("{text}");
     for peer in peers(options) {
         // Open MPI finds its static variables by the file's name, which then may have no space.
         let theirs = compile(&peer.compiler, &peer.name.replace(' ', "-"))?;
@@ -190,10 +191,12 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<()> {
                     pairs.entry(name).or_default().push(value, Some(theirs));
                 }
             }
-            table(&mut text, peer.name, way, &pairs)?;
+            // Each as soon as it is there: all of them take half an hour.
+            let table = table(peer.name, way, &pairs)?;
+            println!("{table}");
+            text.push_str(&table);
         }
     }
-    println!("{text}");
     if options.write {
         write_between(&workspace.root.join(DOCUMENT), MARKS, &text)?;
     }
@@ -231,7 +234,8 @@ fn figures(command: &mut Command, ends: Ends) -> Result<BTreeMap<String, f64>> {
     if found.is_empty() { bail!("it printed no figures") } else { Ok(found) }
 }
 
-fn table(text: &mut String, peer: &str, way: &Way, pairs: &BTreeMap<String, Pairs>) -> Result<()> {
+fn table(peer: &str, way: &Way, pairs: &BTreeMap<String, Pairs>) -> Result<String> {
+    let mut text = String::new();
     writeln!(text, "\n| {} | ours | {peer} | ratio | goal |\n| --- | --- | --- | --- | --- |", way.title)?;
     let wanted = |name: &str| way.only.is_empty() || way.only.iter().any(|begin| name.starts_with(begin));
     for (name, pairs) in pairs.iter().filter(|(name, _)| wanted(name)) {
@@ -261,5 +265,5 @@ fn table(text: &mut String, peer: &str, way: &Way, pairs: &BTreeMap<String, Pair
             theirs.ratio_spread[1],
         )?;
     }
-    Ok(())
+    Ok(text)
 }

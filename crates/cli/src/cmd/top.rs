@@ -12,12 +12,13 @@ use console::Term;
 use crate::top::find::{FindError, Finder};
 use crate::top::report::Report;
 use crate::top::sample::{Sample, Sampler};
-use crate::top::{prometheus, table};
+use crate::top::{node, prometheus, table};
 
 const EXAMPLES: &str = "\
 Examples:
   trunkline top                    a table, refreshed every second; Ctrl-C ends it
   trunkline top --comms            one line a connection instead of one a process
+  trunkline top --buffers          with each buffer that is shared inside the host, and who holds it
   trunkline top --once --json      one JSON object, for scripts
   trunkline top --pid 4711         one process
   trunkline top --prometheus > /var/lib/node_exporter/trunkline.prom
@@ -46,7 +47,9 @@ bytes count; IN USE are exports that messages use now; MAPPED is what is mapped 
 and EVICTED are of messages that looked for their memory among the exports. FALLBACKS are messages that went
 without sharing, which costs them a copy; the reasons are on the lines below. BY RING, BY MAP and BY STAGE are messages
 sent whole, copied here once (those received and those sent, as 3+1), and sent in pieces. AGE is how old these numbers are:
-they are written when the rank makes calls. `trunkline info --pid` lists each buffer and who holds it.";
+they are written when the rank makes calls. With --buffers each buffer follows: how much of whose memory it is, whether it is
+live, kept for nobody but messages under way (passing) or a zombie, for how long it was not used, and which ranks hold it;
+then, by neighbour, what it holds of this end and what is mapped here of it. --json always tells that.";
 
 /// Arguments of `top`.
 #[derive(Args, Debug)]
@@ -67,6 +70,9 @@ pub(crate) struct TopArgs {
     /// Show each connection.
     #[arg(long)]
     comms: bool,
+    /// Show each buffer that is shared inside the host, and who holds it.
+    #[arg(long)]
+    buffers: bool,
     /// Seconds between two looks.
     #[arg(long, value_name = "SECONDS", default_value_t = 1.0, value_parser = interval)]
     interval: f64,
@@ -116,7 +122,7 @@ fn show_once(args: &TopArgs) -> Result<(), TopError> {
     } else if args.prometheus {
         out.write_all(prometheus::text(&sample, args.comms).as_bytes())?;
     } else {
-        table::lines(&sample, args.comms).iter().try_for_each(|line| writeln!(out, "{line}"))?;
+        args.lines(&sample).iter().try_for_each(|line| writeln!(out, "{line}"))?;
     }
     Ok(out.flush()?)
 }
@@ -128,18 +134,27 @@ fn show_on(args: &TopArgs) -> Result<(), TopError> {
     loop {
         let sample = sampler.take(finder.look()?);
         // One write, so that nothing flickers.
-        term.write_str(&screen(&sample, args.comms, term.size()))?;
+        term.write_str(&screen(args.lines(&sample), term.size()))?;
         term.flush()?;
         std::thread::sleep(Duration::from_secs_f64(args.interval));
     }
 }
 
-/// The sample, cut to the size of a terminal, with what puts it over the one before.
-fn screen(sample: &Sample, with_comms: bool, (height, width): (u16, u16)) -> String {
+impl TopArgs {
+    fn lines(&self, sample: &Sample) -> Vec<String> {
+        let mut lines = table::lines(sample, self.comms);
+        if self.buffers {
+            lines.extend(node::listing(sample));
+        }
+        lines
+    }
+}
+
+/// Lines, cut to the size of a terminal, with what puts them over those before.
+fn screen(mut lines: Vec<String>, (height, width): (u16, u16)) -> String {
     const HOME: &str = "\x1b[H";
     const END_OF_LINE: &str = "\x1b[K\n";
     const REST: &str = "\x1b[J";
-    let mut lines = table::lines(sample, with_comms);
     let room = usize::from(height).saturating_sub(1).max(2);
     if lines.len() > room {
         let more = lines.len() - room + 1;
@@ -155,6 +170,7 @@ fn screen(sample: &Sample, with_comms: bool, (height, width): (u16, u16)) -> Str
 mod tests {
     use super::{interval, screen};
     use crate::top::sample::Sample;
+    use crate::top::table;
 
     #[test]
     fn a_screen_is_no_larger_than_the_terminal() {
@@ -166,7 +182,7 @@ mod tests {
             refused: (0..30).map(refused).collect(),
             hidden: 0,
         };
-        let text = screen(&sample, false, (10, 20));
+        let text = screen(table::lines(&sample, false), (10, 20));
         let lines: Vec<&str> = text.trim_start_matches("\x1b[H").lines().collect();
         assert_eq!(lines.len(), 10, "nine, and the end: {text:?}");
         assert_eq!(lines[8], "... 23 more\x1b[K");

@@ -33,7 +33,7 @@
 //!   by `TRUNKLINE_NODE_COPY` (`auto`, `pull`, `turns`, `stage`) or [`Messages::choose`]. Handles are
 //!   exported on first use, mapped once, kept as far as a budget goes, and given back when they are idle, when the memory is freed and its address
 //!   seen again, or on demand.
-//!   Who holds what is seen in [`Messages::listing`], and from outside with `trunkline top` and `trunkline info --pid`.
+//!   Who holds what is seen in [`Messages::listing`], and from outside with `trunkline top --buffers` and `trunkline info --pid`.
 //! - Between two private buffers they go through a stage that both ranks copy through at the same time.
 //! - A driver that refuses costs a message the stage, is counted ([`Messages::counts`]), and fails nothing.
 //!

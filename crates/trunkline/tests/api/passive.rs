@@ -151,6 +151,11 @@ fn a_rank_that_waits_for_long_is_awake_for_others() {
     });
 }
 
+/// Of a core, of a rank that nobody asks: on a quiet machine of 2026 it takes half a percent, which much else there can make five times as dear.
+const SHARE: f64 = 0.05;
+/// Wakes a second of all its threads: one in four milliseconds, and what this test does itself.
+const WAKES: f64 = 300.0;
+
 #[test]
 fn a_rank_that_nobody_asks_takes_next_to_no_processor() {
     run_over(&PROMISED, "passive::a_rank_that_nobody_asks_takes_next_to_no_processor", 2, |world: World| {
@@ -160,19 +165,24 @@ fn a_rank_that_nobody_asks_takes_next_to_no_processor() {
         world.barrier().unwrap();
         assert!(world.is_passive(), "by default");
         let used = || Duration::try_from(clock_gettime(ClockId::ProcessCPUTime)).unwrap();
-        // The least of several: others that run here make it dearer, not cheaper. More of them where it is busy.
-        let share = || {
-            let (began, before) = (Instant::now(), used());
-            std::thread::sleep(Duration::from_millis(500));
-            (used() - before).as_secs_f64() / began.elapsed().as_secs_f64()
+        let wakes = || -> u64 {
+            let threads = std::fs::read_dir("/proc/self/task").unwrap();
+            threads.map(|thread| sleeps_of(&format!("{}/status", thread.unwrap().path().display()))).sum()
         };
-        let mut shares = Vec::new();
-        while shares.len() < 4 || (shares.len() < 40 && shares.iter().all(|share| *share >= 0.01)) {
-            shares.push(share());
+        // The least of several: others that run here make each wake dearer, not cheaper. More of them where it is busy.
+        let look = || {
+            let (began, before, woken) = (Instant::now(), used(), wakes());
+            std::thread::sleep(Duration::from_millis(500));
+            let time = began.elapsed().as_secs_f64();
+            ((used() - before).as_secs_f64() / time, (wakes() - woken) as f64 / time)
+        };
+        let is_next_to_nothing = |(share, wakes): &(f64, f64)| *share < SHARE && *wakes < WAKES;
+        let mut looks = Vec::new();
+        while looks.len() < 2 || (looks.len() < 40 && !looks.iter().any(is_next_to_nothing)) {
+            looks.push(look());
         }
-        shares.sort_unstable_by(f64::total_cmp);
-        eprintln!("idle: {shares:?} of a core");
-        assert!(shares[0] < 0.01, "{shares:?} of a core");
+        eprintln!("idle, of a core and wakes a second: {looks:?}");
+        assert!(looks.iter().any(is_next_to_nothing), "{looks:?}");
         world.barrier().unwrap();
         world.finish().unwrap();
     });
