@@ -364,7 +364,10 @@ fn a_stream_fails_once(mut scene: Scene) {
     let all = told.expect("a cut").elapsed();
     println!("figure: {failed} requests failed, the first {first:?} after the cut, the last {all:?}");
     assert!(all < limit, "{all:?} after the cut");
-    assert!(failed > 1, "nothing was under way");
+    // Of one side alone, all may be done: what arrived before the other was found dead stays arrived.
+    scene.say(&failed.to_le_bytes());
+    let theirs = usize::from_le_bytes(scene.hear());
+    assert!(failed + theirs > 1, "nothing was under way");
     if let Ok(names) = std::env::var("TEST_NICS") {
         let name = names.split(',').nth(scene.role).expect("a NIC for each");
         assert!(logged(&format!("over {name} failed")) > 0, "no line names {name}");
