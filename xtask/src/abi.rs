@@ -25,12 +25,13 @@ const LIBRARIES: &[(&str, &str, &[&str])] = &[
 /// When a build fails, or a library or list cannot be read.
 pub(crate) fn run(workspace: &Workspace) -> Result<Findings> {
     let mut findings = Findings::default();
+    // As `./test` builds them: a library by itself would be built once more, as what tests need of it is more.
+    shell::cargo(&workspace.root, &["build", "--quiet", "--workspace", "--all-targets"])?;
     for (package, file, lists) in LIBRARIES {
         if workspace.find(package).is_none() {
             findings.note(format!("no crate {package} yet"));
             continue;
         }
-        shell::cargo(&workspace.root, &["build", "--quiet", "--package", &format!("trunkline-{package}")])?;
         let exported = exported_symbols(&workspace.target.join("debug").join(file))?;
         let mut wanted = BTreeSet::new();
         for list in *lists {

@@ -13,7 +13,7 @@ use crate::world::world;
 #[inline]
 pub(crate) fn guard(name: &'static str, body: impl FnOnce() -> Result<(), CallError>) -> ResultCode {
     let body = || {
-        #[cfg(feature = "mutants")]
+        #[cfg(feature = "panics")]
         panic_if_asked(name);
         body()
     };
@@ -45,7 +45,8 @@ fn log(text: &str) {
     }
 }
 
-#[cfg(feature = "mutants")]
+/// A name that is not there is looked for without memory of its own.
+#[cfg(feature = "panics")]
 fn panic_if_asked(name: &str) {
     if std::env::var("TRUNKLINE_PANIC").is_ok_and(|asked| asked == name) {
         panic!("asked to panic in {name}");

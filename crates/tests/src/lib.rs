@@ -34,18 +34,20 @@ pub fn plugin() -> io::Result<PathBuf> {
     existing(dir.join("libtrunkline_nccl.so"))
 }
 
-/// The plugin with planted bugs compiled in, in a target directory of its own, so that it never stands in for the
-/// product. The planted-bug runner uses the same one.
+/// The plugin with feature `panics`: that beside the tests, unless what was built last there was the product; then one in a
+/// target directory of its own.
 ///
 /// # Errors
-/// When cargo cannot build it.
-pub fn plugin_with_bugs() -> io::Result<PathBuf> {
+/// When there is none and cargo cannot build it.
+pub fn plugin_that_panics() -> io::Result<PathBuf> {
+    let (beside, variable) = (plugin()?, b"TRUNKLINE_PANIC");
+    if std::fs::read(&beside)?.windows(variable.len()).any(|bytes| bytes == variable) {
+        return Ok(beside);
+    }
     let dir = profile_dir()?;
     let name = dir.file_name().unwrap_or_default().to_owned();
-    let target = dir.parent().unwrap_or(&dir);
-    let target = if target.ends_with("mutants") { target.to_path_buf() } else { target.join("mutants") };
-    let dir = target.join(name);
-    build(&dir, &["--package", "trunkline-nccl", "--features", "trunkline-nccl/mutants"])?;
+    let dir = dir.parent().unwrap_or(&dir).join("panics").join(name);
+    build(&dir, &["--package", "trunkline-nccl", "--features", "trunkline-nccl/panics"])?;
     existing(dir.join("libtrunkline_nccl.so"))
 }
 

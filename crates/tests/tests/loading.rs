@@ -39,7 +39,8 @@ fn a_process_may_end_while_its_threads_call() {
 
 #[test]
 fn no_panic_crosses_the_boundary() {
-    let plugin = trunkline_tests::plugin_with_bugs().unwrap();
+    let plugin = trunkline_tests::plugin_that_panics().unwrap();
+    let panics = |name| scenario(name).env("TRUNKLINE_TEST_PLUGIN", plugin.display());
     let functions = [
         "devices",
         "getProperties",
@@ -62,14 +63,13 @@ fn no_panic_crosses_the_boundary() {
     for (at, function) in functions.into_iter().enumerate() {
         // The oldest and the newest version, and one between them.
         for version in [6, 7 + (at % 5) as u8, 12] {
-            let setting = scenario("a_panic_becomes_an_internal_error").version(version);
-            let setting = setting.env("TRUNKLINE_TEST_PLUGIN", plugin.display());
+            let setting = panics("a_panic_becomes_an_internal_error").version(version);
             setting.env("TEST_FUNCTION", function).alone();
         }
     }
     for version in crate::run::VERSIONS {
-        let setting = scenario("a_panic_in_init_becomes_an_internal_error").version(version);
-        setting.env("TRUNKLINE_TEST_PLUGIN", plugin.display()).env("TRUNKLINE_PANIC", "init").alone();
+        let setting = panics("a_panic_in_init_becomes_an_internal_error").version(version);
+        setting.env("TRUNKLINE_PANIC", "init").alone();
     }
 }
 
