@@ -26,7 +26,7 @@ const LIBRARIES: &[(&str, &str, &[&str])] = &[
 pub(crate) fn run(workspace: &Workspace) -> Result<Findings> {
     let mut findings = Findings::default();
     // As `./test` builds them: a library by itself would be built once more, as what tests need of it is more.
-    shell::cargo(&workspace.root, &["build", "--quiet", "--workspace", "--all-targets"])?;
+    shell::cargo(&workspace.root, &["build", "--quiet", "--workspace", "--lib", "--bins", "--tests"])?;
     for (package, file, lists) in LIBRARIES {
         if workspace.find(package).is_none() {
             findings.note(format!("no crate {package} yet"));

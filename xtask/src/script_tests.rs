@@ -23,12 +23,15 @@ fn on_a_bare_system(args: &[&str], programs: &[(&str, &str)]) -> (Option<i32>, S
     for tool in ["bash", "dirname", "mktemp", "rm", "cat", "sort", "tr"] {
         symlink(shell::which(tool).unwrap(), path.path().join(tool)).unwrap();
     }
+    // Where the tool is looked for as it was built.
+    std::fs::create_dir(path.path().join("debug")).unwrap();
     for (name, line) in programs {
         let file = path.path().join(name);
         std::fs::write(&file, format!("#!/bin/bash\n{line}\n")).unwrap();
         std::fs::set_permissions(&file, PermissionsExt::from_mode(0o755)).unwrap();
     }
-    let out = script_command(args).env("PATH", path.path()).output().unwrap();
+    let out =
+        script_command(args).env("PATH", path.path()).env("CARGO_TARGET_DIR", path.path()).output().unwrap();
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     (out.status.code(), text(&out.stdout), text(&out.stderr))
 }
@@ -78,8 +81,8 @@ fn sudo_installs_what_is_missing() {
 fn the_end_names_what_failed() {
     let planted = "mutant quiet (1.2 s) ... once more, alone\nmutant quiet ... SURVIVED\nmutant loud (0.1 s) ... killed\n\
                    test a::b ... FAILED\ntest result: FAILED. 1 passed; 2 failed; 0 ignored";
-    let mut programs =
-        vec![("cargo", format!("[ \"$2\" != mutants ] || {{ printf '{planted}\\n'; exit 1; }}"))];
+    let tool = format!("[ \"$1\" != mutants ] || {{ printf '{planted}\\n'; exit 1; }}");
+    let mut programs = vec![("cargo", String::new()), ("debug/xtask", tool)];
     let real = ["awk", "cc", "env", "grep", "sed", "tee", "timeout"];
     programs
         .extend(real.map(|tool| (tool, format!("exec {} \"$@\"", shell::which(tool).unwrap().display()))));

@@ -36,8 +36,11 @@ fn every_line_is_there_and_nothing_is_wrong() {
     for bench in ["B3", "B4", "B6"] {
         assert!(rows.iter().any(|row| row["bench"] == bench), "{bench}: {out}");
     }
+    for way in ["executor", "page"] {
+        assert!(rows.iter().any(|row| row["bench"] == "B3" && row["way"] == way), "{way}: {out}");
+    }
     assert!(
-        bars.len() == 10 && bars.iter().all(|bar| bar["found"].as_f64().is_some_and(|found| found > 0.0))
+        bars.len() == 11 && bars.iter().all(|bar| bar["found"].as_f64().is_some_and(|found| found > 0.0))
     );
 }
 

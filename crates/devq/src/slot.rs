@@ -210,7 +210,7 @@ impl Slot {
         }
         match self.poison(memory) {
             // What came before the failure may have come since the look.
-            Some(_) if until.holds(self.read(memory)) => Ok(true),
+            Some(_) if until.holds(self.read(memory)) && !mutant.is("devq-looks-once") => Ok(true),
             Some(poison) if !mutant.is("devq-ignores-poison") => Err(WaitError::Poisoned(poison)),
             _ => Ok(false),
         }

@@ -150,6 +150,19 @@ fn a_spent_budget_is_the_end_if_it_is_asked_to_be() {
     }
 }
 
+/// A signal that came before its slot failed is no failure, though both happened between two looks.
+#[test]
+fn what_came_before_a_failure_counts() {
+    let folder = tempfile::tempdir().unwrap();
+    let program = folder.path().join("late_failure");
+    if !compile("c++", "late_failure.cpp", &["-O2", "-o", program.to_str().unwrap()]) {
+        return skip("a failure between two looks by the device header", "no C++ compiler (Debian: g++)");
+    }
+    let told = Command::new(&program).output().unwrap();
+    let told = (told.status.code(), String::from_utf8(told.stdout).unwrap());
+    assert_eq!(told, (Some(0), "0 1\n0 1\n2 0\n".to_owned()), "GOOD and the value, twice, and POISONED");
+}
+
 /// T9: an abort ends all waits, of all threads, whatever they are at.
 #[test]
 fn an_abort_ends_a_program() {

@@ -524,6 +524,27 @@ fn a_sum_that_was_reached_before_a_failure_is_reached() {
     });
 }
 
+/// The same of one slot.
+#[test]
+fn a_value_that_was_reached_before_a_failure_is_reached() {
+    check(2, |mutant| {
+        let words = loomed::for_slots(2);
+        let raised = Arc::clone(&words);
+        let raiser = thread::spawn(move || {
+            raised.add(0, 2, AcqRel);
+            raised.store(8, Poison { status: Status::Network, queue: 3 }.to_word(), Release);
+        });
+        let slot = Slot::poisoned(0);
+        let look = |value| slot.look(&words, Condition::AtLeast(value), mutant);
+        if let Err(error) = look(2) {
+            panic!("{error}");
+        }
+        raiser.join().unwrap();
+        assert_eq!(look(2), Ok(true));
+        assert!(matches!(look(3), Err(WaitError::Poisoned(_))));
+    });
+}
+
 /// What a signal says is there is there: bytes that were written before it was raised are read after it was seen.
 #[test]
 fn who_sees_a_signal_sees_the_bytes() {

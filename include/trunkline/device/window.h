@@ -341,11 +341,12 @@ TRUNKLINE_FN u64 sum_of_signals(const Window &window, u32 id) {
 TRUNKLINE_CALL Wait look_at_signals(const Window &window, u32 id, u64 value, u64 &found) {
     found = sum_of_signals(window, id);
     if (found >= value) return good();
+    TRUNKLINE_STEP("looked");
     Wait how = ended(TIMEOUT);
     for (u32 by = 0; by < window.ranks; by++) {
         if (!is_poisoned(signal_slot(window, by, id), how)) continue;
         // What came before the failure may have come since the look.
-        found = sum_of_signals(window, id);
+        if (!TRUNKLINE_PLANTED("header-window-believes-the-first-look")) found = sum_of_signals(window, id);
         return found >= value ? good() : how;
     }
     return how;

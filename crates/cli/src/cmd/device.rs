@@ -27,7 +27,8 @@ Device queues between two ranks of this process. Kernels are threads, and entrie
   B1  put + wait by ticket, by a counter that its own entry raises (fused), by one that a companion queue raises,
       which WAITs for the put; a signal; a put with a signal there and back (half of it); batches of 1, 16 and 64
   B2  producers of one queue
-  B3  what a pass over 1,024 idle queues takes, and an entry of a full batch, without the other side
+  B3  what a pass over 1,024 idle queues takes, a look at as many flags as a GPU sets them (a byte each), and an entry
+      of a full batch, without the other side
   B4  one counter for 64 peers against 64 tickets
   B5  M0, M1 and M2 side by side: put + wait (of a GPU by its own clock), and batches of puts; of a GPU each with a
       signal behind it. Without a GPU of NVIDIA, its driver and NVRTC the row says SKIPPED, and why

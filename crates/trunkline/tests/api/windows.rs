@@ -418,8 +418,11 @@ fn who_is_killed_ends_what_others_wait_for() {
             messages.put(window, Place::new(to, 0), &source).unwrap();
         }
         if rank == 2 {
+            // Who dies sooner ends what makes the others' windows.
+            (0..2).for_each(|from| _ = messages.recv(from, 1, &mut []).unwrap());
             kill_oneself();
         }
+        messages.send(2, 1, &[]).unwrap();
         let since = Instant::now();
         let [mapped, asked] = windows;
         let end = if rank == 0 { messages.fence(&asked) } else { messages.flush_all(&asked) };

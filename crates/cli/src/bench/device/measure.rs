@@ -6,10 +6,11 @@ use std::sync::mpsc;
 use std::time::Instant;
 
 use trunkline_devq::channel::Channel;
-use trunkline_devq::{Lane, Queue, Ticket};
+use trunkline_devq::{BellPage, Lane, Queue, Ticket, heap};
 use trunkline_engine::Mutant;
+use trunkline_engine::device::executor::QueueError;
 use trunkline_engine::device::{Executor, Network, Words};
-use trunkline_proto::wire::devq::{Entry, Work};
+use trunkline_proto::wire::devq::{Bells, Entry, Work};
 
 use super::gpu;
 use super::pattern::{check, fill};
@@ -41,6 +42,7 @@ pub(super) struct Found {
     pub(super) m0_put_us: f64,
     pub(super) m1_rate: f64,
     pub(super) idle_pass_us: f64,
+    pub(super) idle_flags_us: f64,
     pub(super) look_counter_ns: f64,
     pub(super) look_tickets_ns: f64,
     /// B4: 64 puts until one counter has them all, and until their tickets are done.
@@ -382,6 +384,20 @@ fn rate<N: Network + 'static>(
     Ok((each * batch * producers) as f64 / began.elapsed().as_secs_f64() / 1e6)
 }
 
+/// B3: a byte for each queue, as a GPU sets them, in place of a bit.
+fn idle_flags() -> Result<Times, QueueError> {
+    let bytes = Bells::new(IDLE)?.by_bytes().bytes();
+    let page = BellPage::create_for_devices(heap(bytes), IDLE, Mutant::NONE)?;
+    Times::take(RUNS, 100, |_| {
+        for _ in 0..100 {
+            for group in 0..page.groups() {
+                black_box(page.take(group));
+            }
+        }
+        Ok(())
+    })
+}
+
 /// B3: no producer and no waiter, just the executor.
 fn idle(print: Print<'_>, found: &mut Found) -> Result<(), BenchError> {
     let mut executor = Executor::new(Alone(0), IDLE, Mutant::NONE).map_err(DeviceBenchError::from)?;
@@ -397,6 +413,9 @@ fn idle(print: Print<'_>, found: &mut Found) -> Result<(), BenchError> {
     })?;
     found.idle_pass_us = times.p50_us;
     print(&Row::timed("B3", "pass, 1,024 idle queues", "executor", 0, times))?;
+    let times = idle_flags().map_err(DeviceBenchError::from)?;
+    found.idle_flags_us = times.p50_us;
+    print(&Row::timed("B3", "look, 1,024 idle flags of a GPU", "page", 0, times))?;
     let nops = [Entry::new(Work::Nop); 16];
     let queue = &queues[0];
     let mut nanos = Vec::with_capacity(RUNS);
