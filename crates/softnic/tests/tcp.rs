@@ -369,6 +369,29 @@ fn half_a_frame_and_silence_is_waited_for() {
     }
 }
 
+/// What is kept back of a long write would have all that follows come through the buffer, by 1 KiB a system call.
+#[test]
+fn of_a_long_write_nothing_is_kept_back() {
+    const LEN: usize = 64 << 10;
+    for cut in [1, 1001, 4095] {
+        let mut victim = Victim::new();
+        let (memory, keys) = victim.memory(LEN, Access::ALL);
+        let head = head(WRITE | LAST | STREAMED, keys.remote.0, keys.remote_base, LEN as u64);
+        victim.say(&[&bytes(head)[..], &vec![0xee; cut]].concat());
+        victim.linger();
+        let mut there = vec![0; LEN];
+        memory.read(0, &mut there).unwrap();
+        assert_eq!(there.iter().take_while(|byte| **byte == 0xee).count(), cut);
+        victim.say(&vec![0xee; LEN - cut]);
+        poll_until("the write", || {
+            poll(&mut victim.rail);
+            memory.read(0, &mut there).unwrap();
+            there.iter().all(|byte| *byte == 0xee).then_some(())
+        });
+        assert!(!victim.has_failed());
+    }
+}
+
 #[test]
 fn no_word_of_memory_is_seen_half_written() {
     const ROOM: usize = 8 << 10;

@@ -48,6 +48,8 @@ pub(super) struct InTheStream {
     pub(super) believes: Planted,
     /// Half a word is executed when it has come.
     pub(super) tears: Planted,
+    /// A part of a word of a long write is kept back, and all that follows comes through the buffer.
+    pub(super) hoards: Planted,
     anywhere: Planted,
     lands_late: Planted,
     sends_late: Planted,
@@ -62,6 +64,7 @@ impl Default for InTheStream {
             starves: Planted::named("soft-tcp-starves"),
             believes: Planted::named("soft-tcp-believes"),
             tears: Planted::named("soft-tcp-tears-words"),
+            hoards: Planted::named("soft-tcp-hoards"),
             anywhere: Planted::named("soft-tcp-lands-anywhere"),
             lands_late: Planted::named("soft-tcp-lands-late"),
             sends_late: Planted::named("soft-tcp-sends-late"),

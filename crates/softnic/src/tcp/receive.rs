@@ -43,11 +43,13 @@ fn rest(record: &Record, len: u64) -> Option<Record> {
 }
 
 /// How many of the bytes of a payload that have come are executed now: of a write, those up to the last word of memory that is there
-/// whole, as somebody may look at it meanwhile.
+/// whole, as somebody may look at it meanwhile. Of a long one all: a part of a word that is kept back would have what follows come through
+/// the buffer, too.
 fn takes(env: &Env<'_>, stream: &Stream, record: &Record) -> u64 {
     let (come, left) = (stream.inbox().len() as u64, record.payload.len());
     let Verb::Write { key, addr } = record.verb else { return come.min(left) };
-    if come >= left || stream.bugs.tears.is_on() {
+    let is_long = left > DIRECT && !stream.bugs.hoards.is_on();
+    if come >= left || is_long || stream.bugs.tears.is_on() {
         return come.min(left);
     }
     // What is nowhere is refused by whoever executes it.
