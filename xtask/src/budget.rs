@@ -49,6 +49,8 @@ const NO_CALLS: f64 = 0.05;
 const PLUGIN: &str = "libtrunkline_nccl.so";
 /// Runs whose system calls are counted for one figure.
 const CALL_RUNS: u32 = 3;
+/// Figures that are taken where one is over its limit.
+const CALL_TRIES: u32 = 3;
 /// A run that takes longer hangs.
 const RUN_SECONDS: &str = "120";
 /// The same code in every C library call on every machine: callgrind sees which copy routine glibc chose.
@@ -124,8 +126,8 @@ pub(crate) fn run(workspace: &Workspace, update: bool) -> Result<bool> {
         count_instructions(&built, &limits, &wanted, &mut costs)?;
     }
     for ((cycle, wanted), cost) in limits.cycle.iter().zip(&wanted).zip(&mut costs) {
-        if strace && *wanted && cycle.system_calls.is_some() {
-            cost.system_calls = Some(per_message(&built, cycle, "", system_calls)?);
+        if let Some(limit) = cycle.system_calls.filter(|_| strace && *wanted) {
+            cost.system_calls = Some(fewest_calls(&built, cycle, limit)?);
         }
     }
     if update && valgrind {
@@ -372,6 +374,19 @@ fn system_calls(command: &mut Command, words: &[String], _: &Cycle) -> Result<u6
         let text = read(log.path())?;
         let found = total(&text).with_context(|| format!("strace said no total: {text}"))?;
         fewest = fewest.min(found);
+    }
+    Ok(fewest)
+}
+
+/// System calls of one message. What is over the limit is counted again: a call that each message makes is there each time, and one that
+/// was made by the clock is not.
+fn fewest_calls(built: &Built, cycle: &Cycle, limit: u64) -> Result<f64> {
+    let mut fewest = f64::INFINITY;
+    for _ in 0..CALL_TRIES {
+        fewest = fewest.min(per_message(built, cycle, "", system_calls)?);
+        if fewest <= limit as f64 + NO_CALLS {
+            break;
+        }
     }
     Ok(fewest)
 }

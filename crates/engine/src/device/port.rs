@@ -341,14 +341,13 @@ impl<N: Network> Jobs<N> {
             Work::WriteCounted { from, to, len, counter, key, poisoned, .. } => {
                 // A counter that cannot be raised is found before anything is written.
                 let counted = self.regions.here(key, counter, if poisoned { 16 } else { 8 })?;
-                if !(counted.memory.addr() as u64).wrapping_add(counter).is_multiple_of(8)
-                    && !self.mutant.is("dev-counts-anywhere")
-                {
+                let is_word = (counted.memory.addr() as u64).wrapping_add(counter).is_multiple_of(8);
+                if !is_word && !self.mutant.is("dev-counts-anywhere") {
                     return Err(Status::Access);
                 }
                 // Memory of a device, of which the host has no words: nothing here can add to it.
                 let has_words = counted.words.is_some() || counted.memory.word(counter).is_ok();
-                if !has_words && !self.mutant.is("dev-counts-in-silence") {
+                if is_word && !has_words && !self.mutant.is("dev-counts-in-silence") {
                     return Err(Status::Access);
                 }
                 self.look_at_write(from, to, len.into())
