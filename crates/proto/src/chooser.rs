@@ -394,6 +394,18 @@ mod tests {
         assert!(used[2] < 1000, "{used:?}");
     }
 
+    /// The best one is as good as it was: nothing but a look at the others tells that one of them is better now.
+    #[test]
+    fn what_has_become_the_fastest_is_found_though_the_best_is_as_it_was() {
+        let mut chooser = Chooser::with(planted());
+        let cost = |method| if method == Method::StagedLong { 80 } else { 120 };
+        let used = drive(&mut chooser, 1 << 20, 8, 20_000, ALL, cost);
+        assert!(used[1] > 18_000, "{used:?}");
+        let cost = |method| if method == Method::Pulled { 40 } else { cost(method) };
+        let used = drive(&mut chooser, 1 << 20, 8, 200_000, ALL, cost);
+        assert!(used[2] > 150_000, "{used:?}");
+    }
+
     #[test]
     fn what_is_not_allowed_is_not_used() {
         let mut chooser = Chooser::with(planted());
