@@ -62,6 +62,8 @@ pub mod status {
     pub const SYSTEM_NOT_READY: Status = 802;
     /// `CUDA_ERROR_SYSTEM_DRIVER_MISMATCH`.
     pub const SYSTEM_DRIVER_MISMATCH: Status = 803;
+    /// `CUDA_ERROR_UNKNOWN`.
+    pub const UNKNOWN: Status = 999;
 }
 
 /// Values of `CUpointer_attribute`.

@@ -164,6 +164,7 @@ fn of_cuda() -> Vec<(&'static str, i64)> {
         ("CUDA_ERROR_NOT_SUPPORTED", status::NOT_SUPPORTED.into()),
         ("CUDA_ERROR_SYSTEM_NOT_READY", status::SYSTEM_NOT_READY.into()),
         ("CUDA_ERROR_SYSTEM_DRIVER_MISMATCH", status::SYSTEM_DRIVER_MISMATCH.into()),
+        ("CUDA_ERROR_UNKNOWN", status::UNKNOWN.into()),
         ("CU_POINTER_ATTRIBUTE_MEMORY_TYPE", pointer_attribute::MEMORY_TYPE.into()),
         ("CU_POINTER_ATTRIBUTE_SYNC_MEMOPS", pointer_attribute::SYNC_MEMOPS.into()),
         ("CU_POINTER_ATTRIBUTE_BUFFER_ID", pointer_attribute::BUFFER_ID.into()),

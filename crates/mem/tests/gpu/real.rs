@@ -1,8 +1,8 @@
-//! The drivers of this machine, where there are any. Only what needs no memory of a device: nothing here allocates any.
+//! The drivers of this machine, where there are any.
 
 use std::io::Write as _;
 
-use trunkline_mem::gpu::{ExportError, Gpu, Mapping, Missing, PointerKind, Vendor};
+use trunkline_mem::gpu::{Export, ExportError, Gpu, Mapping, Missing, PointerKind, Vendor};
 
 /// Says that a test could not run and why, where `./test` counts it. Where the driver must be there (`TRUNKLINE_REQUIRE` names
 /// `cuda` or `hip`) it fails instead.
@@ -42,4 +42,43 @@ fn host_memory_is_told_by_cuda() {
 #[test]
 fn host_memory_is_told_by_hip() {
     host_memory_is_told_by(Vendor::Amd, "hip");
+}
+
+/// Memory of a GPU is found from any of its addresses, and other drivers of the kernel are given it by a descriptor that says what it is.
+#[test]
+fn memory_of_a_gpu_is_found_and_exported() {
+    const LEN: usize = 4 << 20;
+    let gpu = match Gpu::open(Vendor::Nvidia) {
+        Ok(gpu) => gpu,
+        Err(reason) => return skip("dma-bufs of a GPU", "cuda", &reason.to_string()),
+    };
+    let device = gpu.device(0).unwrap();
+    let memory = device.allocate(LEN).unwrap();
+    let base = memory.addr();
+    for at in [0, 1, LEN / 3, LEN - 1] {
+        let found = gpu.look(base + at).unwrap();
+        assert_eq!(found.kind, PointerKind::Device { vendor: Vendor::Nvidia, device: 0 });
+        let allocation = found.allocation.unwrap();
+        assert_eq!((allocation.base, allocation.len), (base, LEN), "{at}");
+    }
+    // By its address alone the processor sees nothing: bytes come and go by the driver.
+    let bytes: Vec<u8> = (0..LEN).map(|at| (at * 31 + at / 251) as u8).collect();
+    device.write(&memory, 0, &bytes).unwrap();
+    let mut back = vec![0; LEN];
+    device.read(&memory, 0, &mut back).unwrap();
+    assert!(back == bytes);
+    assert!(gpu.sync_copies(base).unwrap(), "copies have ended when they return, once that was asked for");
+    if !gpu.exports().unwrap() {
+        return skip("dma-bufs of a GPU", "dma-buf", "the driver exports none");
+    }
+    for (at, len) in [(0, LEN), (0, 1 << 16), (LEN / 2, LEN / 2), (5000, 70_000)] {
+        let Export::Given(given) = gpu.export(base + at, len, Mapping::Any).unwrap() else {
+            panic!("{len} bytes at {at} are exported")
+        };
+        use std::os::fd::AsRawFd as _;
+        let told = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", given.fd.as_raw_fd())).unwrap();
+        assert!(told.contains("exp_name"), "a dma-buf: {told}");
+        assert_eq!(given.len, len);
+        assert_eq!(given.offset % 4096, at as u64 % 4096, "{at}");
+    }
 }

@@ -49,7 +49,7 @@ macro_rules! cases {
     };
 }
 
-/// All of them on the driver of this machine, as one test.
+/// All of them on the driver of this machine, as one test that tells of each that fails.
 macro_rules! natively {
     ($kind:ident, $open:expr, $($case:ident),* $(,)?) => {
         #[test]
@@ -59,7 +59,12 @@ macro_rules! natively {
                 let vendor = kind.trim_start_matches("native_");
                 return crate::stub::skip(&format!("{kind}: the acceptance suite on a GPU"), vendor, &missing.to_string());
             }
-            $( super::$case(kind); )*
+            let failed: Vec<_> = [$( (stringify!($case), super::$case as fn(&'static str)) ),*]
+                .into_iter()
+                .filter(|(_, case)| std::panic::catch_unwind(|| case(kind)).is_err())
+                .map(|(name, _)| name)
+                .collect();
+            assert!(failed.is_empty(), "{kind}: {failed:?}");
         }
     };
 }
@@ -190,7 +195,8 @@ fn the_same_address_again_is_another_allocation(kind: &'static str) {
     let handle = bytes(&parcels);
     drop(parcels);
     if let Some(handle) = &handle {
-        assert!(pair.importer.open(handle).unwrap_err().starts_with("Gone"), "it was freed");
+        let error = pair.importer.open(handle).unwrap_err();
+        assert!(error.starts_with("Gone"), "it was freed: {error}");
     }
     let (again, after) = pair.alloc(PART);
     assert_eq!(again, addr, "addresses come back at once, or this shows nothing");
@@ -199,7 +205,8 @@ fn the_same_address_again_is_another_allocation(kind: &'static str) {
         assert!(pair.owner.export(&before, way).unwrap_err().starts_with("Gone"));
     }
     if let Some(handle) = &handle {
-        assert!(pair.importer.open(handle).unwrap_err().starts_with("Gone"), "another one is there now");
+        let error = pair.importer.open(handle).unwrap_err();
+        assert!(error.starts_with("Gone"), "another one is there now: {error}");
     }
     let open = pair.importer.open(&pair.parcel(&after)).unwrap();
     pair.owner.fill(Place::Own(addr), PART, TWO).unwrap();
@@ -253,12 +260,20 @@ fn stale_overlaps_are_refused_or_harmless(kind: &'static str) {
     if !pair.caps.outlives_free {
         return assert!(!pair.caps.refuses_overlap, "nothing can be stale");
     }
+    let mut overlaps = 0;
     for (before, after) in [(PART, PART), (PART, 4 * PART), (4 * PART, PART)] {
         let (addr, old) = pair.alloc(before);
         let stale = pair.importer.open(&pair.parcel(&old)).unwrap();
         pair.owner.free(addr);
         let (again, new) = pair.alloc(after);
+        if again != addr && kind.starts_with("native_") {
+            // A real driver may have other addresses for memory of another length.
+            pair.importer.close(stale);
+            pair.owner.free(again);
+            continue;
+        }
         assert_eq!(again, addr);
+        overlaps += 1;
         pair.owner.fill(Place::Own(again), after, ONE).unwrap();
         let parcel = pair.parcel(&new);
         if pair.caps.refuses_overlap {
@@ -275,6 +290,8 @@ fn stale_overlaps_are_refused_or_harmless(kind: &'static str) {
         pair.importer.close(open);
         pair.owner.free(again);
     }
+    println!("{kind}: {overlaps} of 3 lay over what was stale");
+    assert!(overlaps > 0, "nothing was in the way, so this shows nothing");
 }
 
 fn own_handles_are_not_opened(kind: &'static str) {

@@ -1,6 +1,7 @@
 //! Legacy handles: 64 bytes of an allocation of `cudaMalloc`. A handle maps all of the block that the allocation is in, at an address of the
 //! driver's choice; one process maps it once for each of its devices, and nothing of the same owner that has addresses there in common with it.
 
+use trunkline_sys::cuda::status;
 use trunkline_sys::cuda_ipc::{CudaIpcMemHandle, IPC_MEM_LAZY_ENABLE_PEER_ACCESS};
 
 use super::calls::open_error;
@@ -30,7 +31,11 @@ impl CudaDriver {
             // SAFETY: writes an address to a place of ours; the driver looks at the bytes of the handle.
             unsafe { (self.calls.ipc_open_mem_handle)(&raw mut at, handle, IPC_MEM_LAZY_ENABLE_PEER_ACCESS) }
         });
-        opened.map_err(open_error)?;
+        opened.map_err(|error| match error.code {
+            // What a driver (580) says of a handle at whose address the owner has another allocation by now.
+            status::NOT_PERMITTED => OpenError::Gone,
+            _ => open_error(error),
+        })?;
         Ok(at as usize)
     }
 

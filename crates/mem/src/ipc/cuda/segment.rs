@@ -69,7 +69,8 @@ impl CudaDriver {
             }
         });
         imported.map_err(|error| match error.code {
-            status::INVALID_VALUE | status::INVALID_HANDLE => {
+            // The last is what a driver (580) says of a descriptor that is of no memory of a device.
+            status::INVALID_VALUE | status::INVALID_HANDLE | status::UNKNOWN => {
                 OpenError::Descriptor("the driver knows no memory by that descriptor")
             }
             _ => open_error(error),

@@ -6,7 +6,7 @@
 
 enum {
     OK = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, NO_DEVICE = 100, INVALID_CONTEXT = 201, ALREADY_MAPPED = 208,
-    INVALID_HANDLE = 400, NOT_SUPPORTED = 801
+    INVALID_HANDLE = 400, NOT_PERMITTED = 800, NOT_SUPPORTED = 801, UNKNOWN = 999
 };
 
 /* What more[0] of a range says. */
@@ -161,7 +161,11 @@ int cuIpcOpenMemHandle_v2(u64 *at, struct ipc_handle handle, unsigned flags) {
     enum outcome outcome = open_handle(&handle, on(), &opened);
     leave();
     if (outcome != OPENED)
-        return outcome == MAPPED ? ALREADY_MAPPED : outcome == OWN ? INVALID_CONTEXT : INVALID_VALUE;
+        /* The last but one is what driver 580 says. */
+        return outcome == MAPPED   ? ALREADY_MAPPED
+               : outcome == OWN    ? INVALID_CONTEXT
+               : outcome == REUSED ? NOT_PERMITTED
+                                   : INVALID_VALUE;
     return *at = opened->va, OK;
 }
 
@@ -260,7 +264,8 @@ int cuMemImportFromShareableHandle(u64 *handle, void *in, unsigned type) {
         *handle = number(made), counters[OPENS]++;
     }
     leave();
-    return fd < 0 ? INVALID_VALUE : OK;
+    /* As driver 580 says of a descriptor that is no memory's. */
+    return fd >= 0 ? OK : record ? INVALID_VALUE : UNKNOWN;
 }
 
 /* Addresses, which ranges of a kind of their own hold while nothing is mapped there. */

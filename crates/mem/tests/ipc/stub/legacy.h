@@ -7,7 +7,8 @@ struct ipc_handle {
     u64 magic, id, process, base, len, slot, spare[2];
 };
 
-enum outcome { OPENED, OWN, NO_SUCH, MAPPED };
+/* REUSED: its memory is gone, and other memory of its owner is there now. */
+enum outcome { OPENED, OWN, NO_SUCH, MAPPED, REUSED };
 
 static struct ipc_handle handle_of(const struct range *of) {
     counters[GETS]++;
@@ -23,8 +24,14 @@ static enum outcome open_handle(const struct ipc_handle *handle, u64 on, struct 
     if (handle->process == process)
         return OWN;
     if (record->id != handle->id || record->process != handle->process || record->base != handle->base ||
-        record->len != handle->len || !is_owned((int)handle->slot))
+        record->len != handle->len || !is_owned((int)handle->slot)) {
+        for (int slot = 0; slot < SLOTS; slot++) {
+            struct record *other = &table->slots[slot];
+            if (other->id && other->process == handle->process && other->base == handle->base && is_owned(slot))
+                return REUSED;
+        }
         return NO_SUCH;
+    }
     for (int i = 0; i < RANGES; i++) {
         struct range *other = &ranges[i];
         int meets = other->len && other->import && other->owner == handle->process &&
