@@ -41,7 +41,7 @@ pub const ARCHITECTURE_MIN: u32 = 70;
 pub enum CompileError {
     /// There is no such compiler, or an old one.
     #[error(
-        "NVRTC cannot be used ({0}); install it (Debian: package libnvrtc12; PyPI: nvidia-cuda-nvrtc-cu12, whose folder goes into LD_LIBRARY_PATH)"
+        "NVRTC cannot be used ({0}); install it (CUDA 12 or 13; Debian: package libnvrtc12; PyPI: nvidia-cuda-nvrtc or nvidia-cuda-nvrtc-cu12, whose folder goes into LD_LIBRARY_PATH)"
     )]
     Missing(String),
     /// The device is too old for the header, or for the compiler.
