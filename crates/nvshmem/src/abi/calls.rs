@@ -16,7 +16,7 @@ use super::guard::{Out, borrow, guard, read};
 use super::map::{Elements, value_of};
 use super::table::{self, Version, plugin};
 use crate::error::{CallError, Result};
-use crate::lane::{Change, Near, word};
+use crate::lane::{Change, Lane, Near, word};
 use crate::mesh::{Handle, Mesh, inside};
 
 /// All PEs can be reached: this process writes and reads their memory, and changes it.
@@ -193,6 +193,14 @@ fn in_one_piece(bytes: &RmaBytesdesc) -> Result<()> {
     Ok(())
 }
 
+/// Who waits may use its bytes at once, and asks for no quiet.
+fn wait(mesh: &Mesh, lane: &Lane, pe: u32, verb: &RmaVerb) -> Result<()> {
+    if verb.is_nbi != 0 || crate::planted("nvshmem-waits-for-nobody") {
+        return Ok(());
+    }
+    lane.quiet(&mesh.job, pe)
+}
+
 /// Puts or gets bytes.
 #[inline]
 pub(super) unsafe extern "C" fn rma<T: Version>(
@@ -222,10 +230,12 @@ pub(super) unsafe extern "C" fn rma<T: Version>(
         let here = unsafe { here(mesh, &local, len) }?;
         let kind = verb.desc % op::QP_OFFSET;
         match kind {
-            op::PUT | op::P => lane.put(&mesh.job, pe, there, &here),
-            op::GET | op::G => lane.get(&mesh.job, pe, there, &here),
-            _ => Err(CallError::Argument("an operation that is neither a put nor a get")),
+            op::PUT | op::P => lane.put(&mesh.job, pe, there, &here)?,
+            op::GET | op::G => lane.get(&mesh.job, pe, there, &here)?,
+            _ => return Err(CallError::Argument("an operation that is neither a put nor a get")),
         }
+        // A value on the stack has been copied.
+        if kind == op::P { Ok(()) } else { wait(mesh, lane, pe, &verb) }
     })
     .0
 }
@@ -340,7 +350,7 @@ pub(super) unsafe extern "C" fn quiet<T: Version>(transport: *mut T, pe: c_int, 
 pub(super) unsafe extern "C" fn put_signal<T: Version, V: VerbOf>(
     transport: *mut T,
     pe: c_int,
-    _write: RmaVerb,
+    write: RmaVerb,
     remote: *mut StdVector<RmaMemdesc>,
     local: *mut StdVector<RmaMemdesc>,
     lens: *mut StdVector<RmaBytesdesc>,
@@ -382,7 +392,8 @@ pub(super) unsafe extern "C" fn put_signal<T: Version, V: VerbOf>(
         let len = u64::try_from(bytes.elembytes).unwrap_or(0);
         // SAFETY: with a handle.
         let there = unsafe { there(mesh, pe, &target.remote_memdesc, len) }?;
-        lane.put_signal(&mesh.job, pe, (remote.count, put), (word(there, bytes.elembytes)?, op, value))
+        lane.put_signal(&mesh.job, pe, (remote.count, put), (word(there, bytes.elembytes)?, op, value))?;
+        wait(mesh, lane, pe, &write)
     })
     .0
 }

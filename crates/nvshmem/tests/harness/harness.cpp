@@ -156,17 +156,17 @@ struct world {
         return {heap + offset, offset, &handles[offset / CHUNK][me]};
     }
 
-    int rma(int op, int pe, rma_memdesc far, rma_memdesc near, size_t bytes, int qp) {
-        rma_verb verb{op, 1, 0, nullptr};
+    int rma(int op, int pe, rma_memdesc far, rma_memdesc near, size_t bytes, int qp, bool waits = false) {
+        rma_verb verb{op, !waits, 0, nullptr};
         rma_bytesdesc count{bytes, 1, 1, 1};
         return t->ops.rma(t, pe, verb, &far, &near, count, qp);
     }
 
     // As NVSHMEM does: a piece for each chunk, on either side.
-    int move(int op, int pe, size_t there, size_t here, size_t bytes, int qp) {
+    int move(int op, int pe, size_t there, size_t here, size_t bytes, int qp, bool waits = false) {
         while (bytes > 0) {
             size_t piece = std::min({bytes, CHUNK - there % CHUNK, CHUNK - here % CHUNK});
-            int status = rma(op, pe, remote(pe, there), local(here), piece, qp);
+            int status = rma(op, pe, remote(pe, there), local(here), piece, qp, waits);
             if (status)
                 return status;
             there += piece, here += piece, bytes -= piece;
@@ -415,6 +415,20 @@ static void host_moves(world &w) {
         CHECK(w.t->ops.quiet(w.t, next, QP_HOST) == 0);
         w.flush();
         CHECK(is_filled(w.view + 4 * CHUNK + 8, bytes, me + 1));
+        meet(nullptr);
+    }
+    // Who waits has its bytes, and may write what it gave, without a quiet: `nvshmem_putmem` and `nvshmem_getmem` of the host ask for none.
+    for (size_t bytes : sizes) {
+        fill(w.view, bytes, me + 101);
+        CHECK(w.move(OP_PUT, next, 2 * CHUNK + 64, 0, bytes, QP_HOST, true) == 0);
+        fill(w.view, bytes, 77);
+        memset(w.view + 4 * CHUNK + 8, 0xee, bytes);
+        CHECK(w.move(OP_GET, next, 2 * CHUNK + 64, 4 * CHUNK + 8, bytes, QP_HOST, true) == 0);
+        w.flush();
+        CHECK(is_filled(w.view + 4 * CHUNK + 8, bytes, me + 101));
+        meet(nullptr);
+        w.flush();
+        CHECK(is_filled(w.view + 2 * CHUNK + 64, bytes, before + 101));
         meet(nullptr);
     }
     // Bytes that are not registered.
