@@ -83,6 +83,8 @@ pub struct Params {
     pub node_copy: Choice,
     /// Connections inside this host go over shared memory, whatever fabric reaches other hosts.
     pub near: bool,
+    /// NICs without a place in the PCI tree are made one device, too, where the front end is asked to.
+    pub fuses_all: bool,
     /// A thread goes on for callers who do not.
     pub progress_thread: bool,
     /// Other programs may see counters and comms on a status page.
@@ -234,6 +236,7 @@ impl Default for Params {
             device: None,
             node_copy: Choice::Learned,
             near: false,
+            fuses_all: false,
             progress_thread: false,
             status: true,
             trace: None,

@@ -211,7 +211,17 @@ pub(crate) fn make_virtual(members: &[i32]) -> Result<i32, CallError> {
     if members.len() > 1 && !world.engine.fuses() {
         return Err(CallError::Argument("NICs are not fused: NCCL_IB_MERGE_NICS is 0"));
     }
-    let dev = world.devices.fuse(members, world.engine.nics())?;
+    let nics = world.engine.nics();
+    let is_placed = |dev: &i32| {
+        let nic = usize::try_from(*dev).ok().and_then(|dev| nics.get(dev));
+        nic.is_none_or(|nic| nic.pci_path.is_some())
+    };
+    if members.len() > 1 && !world.fuses_all && !members.iter().all(is_placed) {
+        return Err(CallError::Argument(
+            "NICs without a place in the PCI tree are not fused, as NCCL would find no way to them; TRUNKLINE_FUSE=all fuses them",
+        ));
+    }
+    let dev = world.devices.fuse(members, nics)?;
     world.devices.at(dev, Known::All, |device| {
         let (name, speed) = (device.name().to_string_lossy(), device.speed_mbps);
         world.log.line(Level::Info, &format!("trunkline: device {dev} is {name}, {speed} Mb/s"));

@@ -34,6 +34,8 @@ pub(crate) struct World {
     entered: AtomicUsize,
     /// The process that made it. A forked child has a copy, whose connections are not its own.
     process: u32,
+    /// NICs without a place in the PCI tree are fused, too.
+    pub(crate) fuses_all: bool,
     /// A thread is to go on for NCCL while it makes no call.
     helped: bool,
     helper: Mutex<Option<Helper>>,
@@ -95,7 +97,7 @@ fn make_of(log: &Arc<Log>, params: Params, hardware: Hardware, gpus: Gpus) -> Re
     let recorder = trace.as_ref().map(|trace| Arc::clone(&trace.recorder));
     let engine_log = Arc::clone(log);
     let host = UnixHost::reached(reach, move |level, text| engine_log.line(level, text));
-    let helped = params.progress_thread;
+    let (helped, fuses_all) = (params.progress_thread, params.fuses_all);
     let near = trunkline_choose::near(&params)?;
     if hardware.reaches_devices() {
         tell_drivers(log, &gpus);
@@ -126,7 +128,7 @@ fn make_of(log: &Arc<Log>, params: Params, hardware: Hardware, gpus: Gpus) -> Re
     let (log, helper) = (Arc::clone(log), Mutex::new(None));
     let (contexts, entered) = (Contexts::new(), AtomicUsize::new(0));
     let process = std::process::id();
-    Ok(World { engine, devices, gpus, log, trace, contexts, entered, process, helped, helper })
+    Ok(World { engine, devices, gpus, log, trace, contexts, entered, process, fuses_all, helped, helper })
 }
 
 /// Tells which drivers of GPUs there are.

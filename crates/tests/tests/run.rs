@@ -136,7 +136,7 @@ pub(crate) fn scenario(name: &'static str) -> Setting {
     Setting {
         scenario: name,
         version: 12,
-        env: Vec::new(),
+        env: vec![("TRUNKLINE_FUSE".to_owned(), "all".into())],
         wrapper: Vec::new(),
         hosts: None,
         measures: false,

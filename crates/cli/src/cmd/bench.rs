@@ -392,7 +392,8 @@ fn settings(args: &BenchArgs, joined: Option<&Joined>) -> Result<Settings, Bench
         timeout: Duration::from_secs(args.timeout),
         row_timeout: Duration::from_secs(args.row_timeout),
         keep: None,
-        environment: Vec::new(),
+        // Of software NICs, too, whose place NCCL would want to know.
+        environment: args.merge.iter().map(|_| ("TRUNKLINE_FUSE".to_owned(), "all".to_owned())).collect(),
     };
     Ok(Settings {
         job,

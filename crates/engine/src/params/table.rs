@@ -387,6 +387,23 @@ pub const TABLE: &[ParamInfo] = &[
         },
     },
     ParamInfo {
+        name: "TRUNKLINE_FUSE",
+        aliases: &[],
+        kind: "word",
+        default: "placed",
+        range: "placed or all",
+        doc: "which NICs makeVDevice makes one of: those whose place in the PCI tree is known, or all. NCCL, which asks for that by itself, finds no way from a GPU \
+              to what is made of NICs without one",
+        set: |params, value| {
+            params.fuses_all = match value {
+                "placed" => false,
+                "all" => true,
+                _ => return Err(()),
+            };
+            Ok(())
+        },
+    },
+    ParamInfo {
         name: "TRUNKLINE_SOFT_NICS",
         aliases: &[],
         kind: "number",

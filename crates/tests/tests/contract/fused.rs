@@ -17,6 +17,7 @@ scenarios! {
     older_versions_see_no_virtual_devices,
     virtual_devices_stay_when_the_last_communicator_goes,
     threads_fuse_beside_traffic,
+    nics_without_a_place_are_not_fused_unasked,
     fused_devices_connect_to_any_other,
 }
 
@@ -132,6 +133,19 @@ impl Net {
         self.close_send(send).unwrap();
         self.close_recv(recv).unwrap();
     }
+}
+
+fn nics_without_a_place_are_not_fused_unasked(scene: Scene) {
+    let net = start(scene.version);
+    let count = net.devices();
+    for members in [&[0, 1][..], &[3, 2, 1]] {
+        assert_eq!(net.make_v_device(members).unwrap(), Err(ResultCode::INVALID_ARGUMENT), "{members:?}");
+    }
+    assert!(logged("TRUNKLINE_FUSE=all") >= 1, "the line says what helps");
+    assert_eq!(net.devices(), count, "a refusal makes nothing");
+    // One alone is as it was.
+    let one = fuse(&net, &[2]);
+    net.on(one).messages();
 }
 
 fn older_versions_see_no_virtual_devices(scene: Scene) {

@@ -128,6 +128,15 @@ in_versions_that_fuse! {
     threads_fuse_beside_traffic,
 }
 
+/// NCCL fuses by itself, and puts a NIC without a place in the PCI tree where nothing leads to it once it is fused.
+#[test]
+fn nics_without_a_place_are_not_fused_unasked() {
+    for version in [9, 12] {
+        let setting = scenario("nics_without_a_place_are_not_fused_unasked").version(version);
+        setting.env("TRUNKLINE_SOFT_NICS", 4).env("TRUNKLINE_FUSE", "placed").alone();
+    }
+}
+
 #[test]
 fn fused_devices_connect_to_any_other() {
     for version in 9..=12 {
