@@ -33,6 +33,8 @@ pub(super) struct Learned {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Plan {
     pub(super) way: Way,
+    /// What was chosen.
+    choice: Choice,
     /// The method, what else was allowed, and whether others are under way; if it was learned.
     pub(super) learned: Option<(Method, [bool; 3], usize)>,
 }
@@ -72,24 +74,25 @@ impl Learned {
 }
 
 impl<M: IpcMemory, S: OobStream> Endpoint<M, S> {
-    /// How a long message to a peer goes.
-    pub(super) fn plan(&mut self, to: PeerId, len: u64, source: Reach) -> Plan {
+    /// How a long message to a peer goes, if that is chosen.
+    pub(super) fn plan(&mut self, to: PeerId, len: u64, source: Reach, choice: Choice) -> Plan {
         let len = len.max(u64::from(EAGER_MAX) + 1);
         let Some(peer) = self.peers.get_mut(to.0 as usize).filter(|_| source == Reach::Mapped) else {
-            return Plan { way: way(len, Reach::Private, Method::Pull, 0), learned: None };
+            return Plan { way: way(len, Reach::Private, Method::Pull, 0), choice, learned: None };
         };
         let mutant = self.mutant;
         let learned = peer.learned.get_or_insert_with(|| Box::new(Learned::new(mutant)));
         let number = learned.numbers[class(len)];
-        match self.choice {
-            Choice::Fixed(method) => Plan { way: way(len, source, method, number), learned: None },
+        match choice {
+            Choice::Fixed(method) => Plan { way: way(len, source, method, number), choice, learned: None },
             Choice::Learned => {
                 let at_once = mutant.is("tagged-takes-turns-at-once");
                 let settled = if at_once { SETTLED } else { learned.settled };
                 let allowed = allowed(self.maps, settled);
                 let among = usize::from(learned.timed() > 0);
                 let method = learned.choosers[among].method(len, allowed);
-                Plan { way: way(len, source, method, number), learned: Some((method, allowed, among)) }
+                let learned = Some((method, allowed, among));
+                Plan { way: way(len, source, method, number), choice, learned }
             }
         }
     }
@@ -99,7 +102,7 @@ impl<M: IpcMemory, S: OobStream> Endpoint<M, S> {
         let Some(learned) = self.peers.get_mut(to.0 as usize).and_then(|peer| peer.learned.as_mut()) else {
             return;
         };
-        let by_turns = match (plan.learned, self.choice) {
+        let by_turns = match (plan.learned, plan.choice) {
             (Some((method, ..)), _) | (None, Choice::Fixed(method)) => method == Method::Turns,
             (None, Choice::Learned) => false,
         };
@@ -173,6 +176,12 @@ impl<M: IpcMemory, S: OobStream> Endpoint<M, S> {
     pub(super) fn unlearn(&mut self, to: PeerId) {
         let learned = self.peers.get_mut(to.0 as usize).and_then(|peer| peer.learned.take());
         self.timed -= learned.map_or(0, |learned| learned.timed());
+    }
+
+    /// Who copies long messages now.
+    #[must_use]
+    pub const fn choice(&self) -> Choice {
+        self.choice
     }
 
     /// Who copies long messages from now on.

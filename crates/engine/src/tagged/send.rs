@@ -3,7 +3,7 @@
 use trunkline_fabric::OobStream;
 use trunkline_mem::ipc::IpcMemory;
 use trunkline_proto::slots::SlotId;
-use trunkline_proto::tagged::{Reach, Rows, Way, is_eager};
+use trunkline_proto::tagged::{Choice, Method, Reach, Rows, Way, is_eager};
 use trunkline_proto::wire::ipc::{Outcome, Reference};
 use trunkline_proto::wire::tagged::{Answer, Message};
 
@@ -77,7 +77,44 @@ impl<M: IpcMemory, S: OobStream> Endpoint<M, S> {
                 };
             }
         }
-        self.send_long(to, tag, buffer)
+        self.send_long(to, tag, buffer, self.choice)
+    }
+
+    /// Sends a message that its receiver is to copy, if it is a long one of memory that is mapped: whatever is chosen, and nothing is learned of it.
+    ///
+    /// # Errors
+    /// [`SendRefused`].
+    pub fn send_to_be_read(&mut self, to: PeerId, tag: u64, buffer: &Buffer) -> Result<Begun, SendRefused> {
+        if is_eager(buffer.len()) {
+            return self.send(to, tag, buffer);
+        }
+        self.send_long(to, tag, buffer, Choice::Fixed(Method::Pull))
+    }
+
+    /// Whether peers could read a buffer: it is of memory that they map, and has a handle, which is made now if there is none. `None`: ask again, after
+    /// [`Endpoint::progress`]. The peer, to whom what is made is announced, is any of them.
+    ///
+    /// # Errors
+    /// [`SendRefused`].
+    pub fn is_readable(&mut self, peer: PeerId, buffer: &Buffer) -> Result<Option<bool>, SendRefused> {
+        let known = self.peers.get(peer.0 as usize).filter(|peer| !peer.gone).ok_or(SendRefused::Gone)?;
+        let neighbour = known.neighbour;
+        let span = buffer.rows().span(buffer.len()).filter(|_| self.maps && !buffer.is_empty());
+        let Some((addr, span)) = buffer.address().zip(span) else { return Ok(Some(false)) };
+        if !buffer.is_there(self.node.memory()) {
+            return Err(SendRefused::Outside);
+        }
+        match self.node.refer(neighbour, &Send { addr, len: span as usize, passing: false }, self.now) {
+            Ok(Referring::Refer(operation, _)) => {
+                // Nobody is told of the operation, so it is over.
+                self.node.finish(operation, Outcome::Ended, self.now);
+                Ok(Some(true))
+            }
+            Ok(Referring::Busy) => Ok(None),
+            Ok(Referring::Elsewhere(_)) => Ok(Some(false)),
+            Err(SendError::Gone) => Err(SendRefused::Gone),
+            Err(_) => Err(SendRefused::Outside),
+        }
     }
 
     /// Sends a short message of bytes that are here now.
@@ -115,7 +152,13 @@ impl<M: IpcMemory, S: OobStream> Endpoint<M, S> {
     }
 
     #[inline(never)]
-    fn send_long(&mut self, to: PeerId, tag: u64, buffer: &Buffer) -> Result<Begun, SendRefused> {
+    fn send_long(
+        &mut self,
+        to: PeerId,
+        tag: u64,
+        buffer: &Buffer,
+        choice: Choice,
+    ) -> Result<Begun, SendRefused> {
         let peer = self.peers.get_mut(to.0 as usize).filter(|peer| !peer.gone).ok_or(SendRefused::Gone)?;
         let neighbour = peer.neighbour;
         let Some(outbox) = &mut peer.outbox else { return Ok(Begun::Busy) };
@@ -134,7 +177,7 @@ impl<M: IpcMemory, S: OobStream> Endpoint<M, S> {
         let span = buffer.rows().span(len).filter(|_| len > 0);
         let reached = self.address_of(buffer).zip(span);
         let reach = if reached.is_some() { Reach::Mapped } else { Reach::Private };
-        let plan = self.plan(to, len, reach);
+        let plan = self.plan(to, len, reach, choice);
         let pieces = plan.way == Way::Ready { pieces: true };
         let (mut sent, mut reference, mut failed) = (Sent::Ready { pieces, unshared: false }, None, false);
         let before = self.node.exporter().counts().announced;

@@ -1,17 +1,32 @@
 //! What ranks of a host do together: broadcast and all-to-all, by tagged messages.
 //!
-//! A buffer that others can map is read by each of them at the same time, by one export; its owner comes back when all have read it. How bytes go
-//! is settled by the two ends of each message, so ranks whose buffers differ in kind never wait for something else than the others do.
+//! A buffer that others can map is read by each of them at the same time, by one export; its owner comes back when all have read it. Whether all do that is
+//! decided once for a call, before its messages: of a broadcast by the root, whose memory is the only one that is read, and of an exchange by all, who tell each
+//! other whether theirs can be (docs/wire.md). Where one's cannot, how bytes go is settled by the two ends of each message: ranks whose buffers differ in kind
+//! never wait for something else than the others do.
 
 use std::collections::VecDeque;
 
 use trunkline_mem::ipc::IpcMemory;
 
-use super::{Buffer, MessageError, Messages, OWN_TAGS, Request};
+use trunkline_proto::tagged::{Choice, Method};
+
+use super::{Buffer, EAGER_MAX, MessageError, Messages, OWN_TAGS, Request};
 use crate::planted;
 
 /// Tags of these calls.
 const TOGETHER: u64 = OWN_TAGS | 1 << 62;
+/// And of what ranks tell each other before.
+const DECIDES: u64 = 1 << 61;
+
+/// How calls of all ranks went whose parts were too long to go with a message ([`Messages::broadcast`], [`Messages::all_to_all`]).
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct Together {
+    /// Calls in which all who get read the memory of who gives; of broadcasts only the root counts.
+    pub read: u64,
+    /// Calls in which that could not be, so that each message was settled by its two ends.
+    pub apart: u64,
+}
 
 impl<M: IpcMemory> Messages<M> {
     /// Gives the bytes of one rank to all that are near: afterwards each has in `buffer` what `root` has in its own, which is as long. All call it. It comes
@@ -26,7 +41,9 @@ impl<M: IpcMemory> Messages<M> {
             return self.whole(received, root, buffer);
         }
         let near: Vec<usize> = self.near().collect();
-        let sent = near.into_iter().map(|rank| self.isend_tagged(rank, tag, buffer)).collect();
+        let read = buffer.len() > EAGER_MAX && self.offers(&near, buffer);
+        self.count(buffer.len(), read);
+        let sent = near.into_iter().map(|rank| self.give(rank, tag, buffer, read)).collect();
         self.wait_all(sent, VecDeque::new())
     }
 
@@ -43,6 +60,8 @@ impl<M: IpcMemory> Messages<M> {
         }
         let (tag, part) = (self.next_call(), len / size);
         let near: Vec<usize> = self.near().collect();
+        let read = part > EAGER_MAX && self.all_offer(tag, &near, from)?;
+        self.count(part, read);
         let mut received = VecDeque::with_capacity(near.len());
         for rank in &near {
             let into = into.part(rank * part, part)?;
@@ -53,10 +72,82 @@ impl<M: IpcMemory> Messages<M> {
         let turns = near.iter().cycle().skip(turn).take(near.len());
         let mut sent = Vec::with_capacity(near.len());
         for rank in turns {
-            sent.push(self.isend_tagged(*rank, tag, &from.part(rank * part, part)?));
+            sent.push(self.give(*rank, tag, &from.part(rank * part, part)?, read));
         }
         self.copy(&from.part(self.rank * part, part)?, &into.part(self.rank * part, part)?)?;
-        self.wait_all(sent, received)
+        let end = self.wait_all(sent, received);
+        if end.is_err() {
+            self.forget(tag, &near);
+        }
+        end
+    }
+
+    /// Of a call whose lengths differed: what was told of memory, and nobody asked for.
+    fn forget(&mut self, tag: u64, near: &[usize]) {
+        for rank in near {
+            let Ok(peer) = self.peer(*rank) else { continue };
+            let _ = self.endpoint.take_bytes(Some(peer), (tag | DECIDES, u64::MAX), &mut [0]);
+        }
+    }
+
+    const fn count(&mut self, len: usize, read: bool) {
+        if len > EAGER_MAX {
+            self.together.read += read as u64;
+            self.together.apart += !read as u64;
+        }
+    }
+
+    fn give(&mut self, to: usize, tag: u64, buffer: &Buffer, read: bool) -> Result<Request, MessageError> {
+        if !read {
+            return self.isend_tagged(to, tag, buffer);
+        }
+        self.begin(to, buffer, |endpoint, peer, buffer| endpoint.send_to_be_read(peer, tag, buffer))
+    }
+
+    /// Whether this rank's memory can be read by all, and nothing else was asked for. What is wrong with it is said by its messages.
+    fn offers(&mut self, near: &[usize], buffer: &Buffer) -> bool {
+        let is_asked = matches!(self.endpoint.choice(), Choice::Learned | Choice::Fixed(Method::Pull));
+        let Some(rank) = near.first().filter(|_| is_asked) else { return false };
+        let Ok(peer) = self.peer(*rank) else { return false };
+        self.until(|one| Ok(one.endpoint.is_readable(peer, buffer.inner())?)).unwrap_or(false)
+    }
+
+    /// Whether the memory of all ranks can be read by all: each tells the others of its own.
+    fn all_offer(&mut self, tag: u64, near: &[usize], buffer: &Buffer) -> Result<bool, MessageError> {
+        let mut all = self.offers(near, buffer);
+        self.give_all(tag | DECIDES, near, |_| [u8::from(all)])?;
+        for rank in near {
+            all &= self.offered(tag, *rank)? || planted("collective-decides-alone");
+        }
+        Ok(all)
+    }
+
+    /// What a rank tells of its memory; nothing, if its part is so short that it has been sent: then the lengths differ, and the message says so.
+    fn offered(&mut self, tag: u64, rank: usize) -> Result<bool, MessageError> {
+        let peer = self.peer(rank)?;
+        let mut said = [0];
+        loop {
+            match self.endpoint.take_bytes(Some(peer), (tag | DECIDES, u64::MAX), &mut said) {
+                Some(Ok(done)) => return Ok(done.len == 1 && said == [1]),
+                Some(Err(error)) => return Err(MessageError::from(error).with(rank)),
+                None if self.endpoint.probe(Some(peer), (tag, u64::MAX)).is_some() => return Ok(false),
+                None => self.still_there(rank)?,
+            }
+            self.pause();
+        }
+    }
+
+    /// Who does not come may have heard before this rank that another one has died: so the death of any ends what all do.
+    fn still_there(&self, rank: usize) -> Result<(), MessageError> {
+        if self.endpoint.is_gone(self.peer(rank)?) {
+            return Err(MessageError::Gone { rank: Some(rank) });
+        }
+        match self.died {
+            Some(rank) if !planted("messages-wait-for-who-has-left") => {
+                Err(MessageError::Gone { rank: Some(rank) })
+            }
+            _ => Ok(()),
+        }
     }
 
     pub(super) fn near(&self) -> impl Iterator<Item = usize> {
@@ -78,8 +169,7 @@ impl<M: IpcMemory> Messages<M> {
         to.iter().try_for_each(|rank| self.send_tagged(*rank, tag, &what(*rank)))
     }
 
-    /// Takes what a rank tells each in a call that all make. Who does not come may have heard before this rank that another one has died: so the death
-    /// of any ends it.
+    /// Takes what a rank tells each in a call that all make.
     pub(super) fn take(&mut self, tag: u64, rank: usize, into: &mut [u8]) -> Result<(), MessageError> {
         let peer = self.peer(rank)?;
         let expected = into.len() as u64;
@@ -88,13 +178,7 @@ impl<M: IpcMemory> Messages<M> {
                 Some(Ok(done)) if done.len == expected => return Ok(()),
                 Some(Ok(done)) => return Err(MessageError::Differ { rank, got: done.len, expected }),
                 Some(Err(error)) => return Err(MessageError::from(error).with(rank)),
-                None if self.endpoint.is_gone(peer) => return Err(MessageError::Gone { rank: Some(rank) }),
-                None => {}
-            }
-            if let Some(rank) = self.died
-                && !planted("messages-wait-for-who-has-left")
-            {
-                return Err(MessageError::Gone { rank: Some(rank) });
+                None => self.still_there(rank)?,
             }
             self.pause();
         }

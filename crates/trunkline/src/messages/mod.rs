@@ -34,6 +34,8 @@
 //!   exported on first use, mapped once, kept as far as a budget goes, and given back when they are idle, when the memory is freed and its address
 //!   seen again, or on demand.
 //!   Who holds what is seen in [`Messages::listing`], and from outside with `trunkline top --buffers` and `trunkline info --pid`.
+//! - Of a broadcast and of [`Messages::all_to_all`] all ranks read at the same time, if that can be done with the memory of all who give: the ranks decide it
+//!   together, before anything moves.
 //! - Between two private buffers they go through a stage that both ranks copy through at the same time.
 //! - A driver that refuses costs a message the stage, is counted ([`Messages::counts`]), and fails nothing.
 //!
@@ -60,13 +62,14 @@ mod window;
 
 use trunkline_engine::host::{UnixHost, UnixStream};
 pub use trunkline_engine::tagged::Counts;
-use trunkline_engine::tagged::{Begun, Done, Endpoint, Failed, PeerId, RequestId};
+use trunkline_engine::tagged::{Begun, Done, Endpoint, Failed, PeerId, RequestId, SendRefused};
 use trunkline_fabric::Host as _;
 pub use trunkline_mem::ipc::{AnyMemory, Device, Host, IpcMemory, NoMemory, Private};
 pub use trunkline_proto::tagged::{Choice, Method};
 use trunkline_proto::time::Instant;
 
 pub use buffer::Buffer;
+pub use collective::Together;
 pub use error::MessageError;
 pub use memory::{Amount, Driver, Exported, Holder, Hook, Imported, Shares, Sharing, State, Usage, Why};
 pub use pattern::{Any, Bits, From, Tag};
@@ -91,6 +94,7 @@ pub struct Messages<M> {
     meetings: u64,
     rounds: Rounds,
     windows: Windows,
+    together: Together,
     /// A rank that was near and has died: what all do together does not end any more.
     died: Option<usize>,
 }
@@ -160,6 +164,12 @@ impl<M: IpcMemory> Messages<M> {
     #[must_use]
     pub const fn counts(&self) -> Counts {
         self.endpoint.counts()
+    }
+
+    /// How what ranks do together has gone.
+    #[must_use]
+    pub const fn together(&self) -> Together {
+        self.together
     }
 
     /// Who copies long messages that this rank sends from now on, of memory that the other rank reaches. At first it is what
@@ -324,6 +334,20 @@ impl<M: IpcMemory> Messages<M> {
 
     #[inline]
     fn isend_tagged(&mut self, to: usize, tag: u64, buffer: &Buffer) -> Result<Request, MessageError> {
+        self.begin(to, buffer, |endpoint, peer, buffer| endpoint.send(peer, tag, buffer))
+    }
+
+    #[inline]
+    fn begin(
+        &mut self,
+        to: usize,
+        buffer: &Buffer,
+        send: impl Fn(
+            &mut Endpoint<M, UnixStream>,
+            PeerId,
+            &trunkline_engine::ipc::Buffer,
+        ) -> Result<Begun, SendRefused>,
+    ) -> Result<Request, MessageError> {
         let peer = self.peer(to)?;
         if buffer.len() > EAGER_MAX {
             // Its time may be taken, and this rank may have done something else for long.
@@ -331,7 +355,7 @@ impl<M: IpcMemory> Messages<M> {
             self.endpoint.at(self.rounds.now);
         }
         loop {
-            match self.endpoint.send(peer, tag, buffer.inner()) {
+            match send(&mut self.endpoint, peer, buffer.inner()) {
                 Ok(Begun::Done) => return Ok(Request(None)),
                 Ok(Begun::Request(request)) => return Ok(Request(Some(request))),
                 Ok(Begun::Busy) => self.pause(),

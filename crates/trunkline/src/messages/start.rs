@@ -71,6 +71,7 @@ pub(super) fn start<M: IpcMemory>(world: &World, memory: M) -> Result<Messages<M
         meetings: 0,
         rounds: Rounds::new(size, now),
         windows: Windows::default(),
+        together: super::Together::default(),
         died: None,
     };
     let page =

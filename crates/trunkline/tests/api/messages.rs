@@ -408,6 +408,80 @@ fn broadcasts_and_exchanges_are_whole_whatever_memory_each_rank_has() {
     );
 }
 
+/// B13, M23: whether all ranks read is decided once, by all. One whose memory cannot be read, or who wants to copy otherwise, has all settle each message
+/// apart; lengths that differ are told to all who can see them, and leave nothing behind.
+#[test]
+fn whether_all_read_is_decided_by_all() {
+    run_over(&SHM, "messages::whether_all_read_is_decided_by_all", 4, |world| {
+        const LEN: usize = 100_000;
+        let mut messages = start(&world);
+        let (rank, size) = (world.rank(), world.size());
+        let others = size as u64 - 1;
+        let [from, into] = [(); 2].map(|()| own(&messages, LEN * size));
+        let private = Buffer::private(LEN * size);
+        // Which ranks have private memory, and which want to copy otherwise.
+        let odd: [[&[usize]; 2]; 5] = [[&[], &[]], [&[2], &[]], [&[], &[1]], [&[1, 2, 3], &[]], [&[], &[]]];
+        for (round, [private_ranks, stubborn_ranks]) in odd.into_iter().enumerate() {
+            let is_private = |rank: usize| private_ranks.contains(&rank);
+            let is_stubborn = |rank: usize| stubborn_ranks.contains(&rank);
+            let all_read = !(0..size).any(|rank| is_private(rank) || is_stubborn(rank));
+            let from = if is_private(rank) { &private } else { &from };
+            messages.choose(if is_stubborn(rank) { Choice::Fixed(Method::Turns) } else { Choice::Learned });
+            for other in 0..size {
+                let bytes = pattern(LEN, round + rank * size + other);
+                messages.write(from, other * LEN, &bytes).unwrap();
+            }
+            let (counts, together) = (messages.counts(), messages.together());
+            messages.all_to_all(from, &into).unwrap();
+            let mut bytes = vec![0; LEN];
+            for other in 0..size {
+                messages.read(&into, other * LEN, &mut bytes).unwrap();
+                assert!(bytes == pattern(LEN, round + other * size + rank), "round {round}, of {other}");
+            }
+            let now = messages.together();
+            let counted = [now.read - together.read, now.apart - together.apart];
+            assert_eq!(counted, [u64::from(all_read), u64::from(!all_read)], "round {round}");
+            if all_read {
+                let since = messages.counts();
+                assert_eq!(since.mapped - counts.mapped, others, "round {round}: each reads from all");
+                assert_eq!((since.by_sender, since.staged), (counts.by_sender, counts.staged));
+            }
+            messages.choose(Choice::Learned);
+            for root in 0..size {
+                let shared = if is_private(root) { &private } else { &into }.part(0, LEN).unwrap();
+                if rank == root {
+                    messages.write(&shared, 0, &pattern(LEN, 1000 + round * size + root)).unwrap();
+                }
+                let (counts, together) = (messages.counts(), messages.together());
+                messages.broadcast(root, &shared).unwrap();
+                messages.read(&shared, 0, &mut bytes).unwrap();
+                assert!(bytes == pattern(LEN, 1000 + round * size + root), "round {round}, root {root}");
+                let (since, now) = (messages.counts(), messages.together());
+                let counted = [now.read - together.read, now.apart - together.apart];
+                let reads = !is_private(root);
+                let expected = if rank == root { [reads, !reads] } else { [false; 2] };
+                assert_eq!(counted, expected.map(u64::from), "round {round}, root {root}");
+                if reads {
+                    let mapped = u64::from(rank != root);
+                    assert_eq!(since.mapped - counts.mapped, mapped, "round {round}, root {root}");
+                    assert_eq!(since.by_sender, counts.by_sender, "round {round}, root {root}");
+                }
+                messages.barrier().unwrap();
+            }
+        }
+        // One has shorter parts than the others, so short that it does not decide.
+        let short = if rank == 3 { from.part(0, 100 * size).unwrap() } else { from.clone() };
+        let place = if rank == 3 { into.part(0, 100 * size).unwrap() } else { into.clone() };
+        let end = messages.all_to_all(&short, &place);
+        assert!(end.is_err(), "rank {rank}: {end:?}");
+        messages.barrier().unwrap();
+        messages.all_to_all(&from, &into).unwrap();
+        assert_eq!(messages.counts().fallbacks, 0);
+        messages.finish().unwrap();
+        world.finish().unwrap();
+    });
+}
+
 /// Each rank has a square matrix; a column of one becomes a row of the next.
 #[test]
 fn a_column_is_received_as_a_row() {
