@@ -18,7 +18,7 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 use trunkline_devq::kernels;
 use trunkline_mem::gpu::{Gpu, Vendor};
 
-use machine::Machine;
+use machine::{Machine, Place};
 
 fn open() -> Result<Machine, String> {
     // Kernels of several ranks wait for each other, and for copies: none of their streams is to share a queue of the device.
@@ -28,7 +28,14 @@ fn open() -> Result<Machine, String> {
     let device = gpu.device(0).map_err(|error| error.to_string())?;
     let program = kernels::open(&device).map_err(|error| error.to_string())?;
     // Of ten million operations, as of all else: nanoseconds are this device's ticks.
-    Ok(Machine { device, program, ticks: 60_000_000_000, groups: &[1, 32, 128], is_full: true })
+    Ok(Machine {
+        device,
+        program,
+        ticks: 60_000_000_000,
+        groups: &[1, 32, 128],
+        is_full: true,
+        is_real: true,
+    })
 }
 
 /// Runs a case, alone on the device.
@@ -49,7 +56,14 @@ fn every_operation_does_what_it_says() {
 
 #[test]
 fn many_producers_lose_nothing() {
-    run("floods of 10,000,000 operations", cases::floods);
+    run("floods of 10,000,000 operations", |machine| cases::floods(machine, Place::Pinned));
+}
+
+#[test]
+fn many_producers_lose_nothing_in_memory_of_the_device() {
+    run("floods of 1,000,000 operations in its memory", |machine| {
+        cases::floods(machine, Place::Device);
+    });
 }
 
 #[test]

@@ -30,6 +30,8 @@ pub(crate) struct Machine {
     pub(crate) groups: &'static [u32],
     /// Whether long tests are to run whole.
     pub(crate) is_full: bool,
+    /// It is a GPU, and no library that stands for its driver.
+    pub(crate) is_real: bool,
 }
 
 pub(crate) fn planted() -> Mutant {

@@ -17,7 +17,7 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use libloading::os::unix::Library;
 use trunkline_mem::gpu::{Gpu, Vendor};
 
-use machine::Machine;
+use machine::{Machine, Place};
 
 /// The library that stands for the driver.
 struct Stub {
@@ -59,7 +59,8 @@ fn build() -> Result<Stub, String> {
     // SAFETY: the kernels change what their jobs name.
     let program = unsafe { device.program(b"stub") }.unwrap();
     let is_full = std::env::var_os("TRUNKLINE_FULL").is_some();
-    let machine = Machine { device, program, ticks: 200_000_000_000, groups: &[1, 3], is_full };
+    let machine =
+        Machine { device, program, ticks: 200_000_000_000, groups: &[1, 3], is_full, is_real: false };
     Ok(Stub { library, machine, turn: Mutex::new(()), _folder: folder })
 }
 
@@ -117,7 +118,10 @@ fn every_operation_does_what_it_says() {
 
 #[test]
 fn many_producers_lose_nothing() {
-    run("floods", 2, cases::floods);
+    run("floods", 2, |machine| {
+        cases::floods(machine, Place::Pinned);
+        cases::floods(machine, Place::Device);
+    });
 }
 
 #[test]

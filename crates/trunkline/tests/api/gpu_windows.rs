@@ -110,7 +110,7 @@ fn run(name: &str, size: usize, ends: &dyn Fn(Option<i32>) -> bool, rank: impl F
 }
 
 /// Says that a test could not run and why, where `./test` counts it. Where it must run (`TRUNKLINE_REQUIRE` names it) it fails instead.
-fn skip(name: &str, what: &str, reason: &str) {
+pub(crate) fn skip(name: &str, what: &str, reason: &str) {
     use std::io::Write as _;
     let required = std::env::var("TRUNKLINE_REQUIRE").unwrap_or_default();
     assert!(!required.split(',').any(|word| word.trim() == what), "{name} must run: {reason}");

@@ -4,11 +4,14 @@
 use std::io::Write as _;
 use std::path::Path;
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 use trunkline::World;
 use trunkline::messages::{AnyMemory, Buffer, IpcMemory as _, Messages};
 use trunkline_mem::ipc::At;
 
+use crate::gpu_windows::skip;
+use crate::nvidia::Nvidia;
 use crate::ranks::run_within;
 
 const MIB: usize = 1 << 20;
@@ -39,6 +42,16 @@ pub(crate) fn over_stub(kind: &str, settings: &[(&str, &str)], name: &str, rank:
     run_within(&environment, name, 2, rank);
 }
 
+/// Runs a test as two ranks over the driver of this machine, or skips it. To be called first in the test of that name.
+pub(crate) fn over_driver(kind: &str, name: &str, rank: impl FnOnce(World)) {
+    if !crate::ranks::is_rank()
+        && let Err(missing) = AnyMemory::open(kind, 0)
+    {
+        return skip(name, kind, &missing.to_string());
+    }
+    run_within(&[], name, 2, rank);
+}
+
 /// `None`, which is told, where there is no compiler.
 fn stub(kind: &str, library: &str) -> Option<Stub> {
     let folder = tempfile::tempdir().unwrap();
@@ -59,54 +72,79 @@ fn stub(kind: &str, library: &str) -> Option<Stub> {
 }
 
 /// Allocates, exchanges both ways and frees, in little memory, at addresses that come again and overlap what is stale.
-fn exchange(kind: &str, name: &str) {
-    over_stub(kind, &[], name, |world: World| {
-        let mut messages = Messages::start(&world, AnyMemory::open(kind, 0).unwrap()).unwrap();
-        assert_eq!(messages.memory().name(), kind);
-        let other = 1 - world.rank();
-        let into = Buffer::private(10 * MIB);
-        for round in 0..100 {
-            let len = if round % 2 == 0 { 10 * MIB } else { 7 * MIB };
-            let address = loop {
-                if let Ok(address) = messages.memory().alloc(len) {
-                    break address;
-                }
-                messages.trim(0);
-                messages.progress();
-            };
-            let bytes = |rank: usize| [(3 * round + rank) as u8; 64];
-            messages.memory().write(At::Own(address), &bytes(world.rank())).unwrap();
-            messages.memory().write(At::Own(address + len - 64), &bytes(world.rank())).unwrap();
-            let received = messages.irecv(other, 1, &into.part(0, len).unwrap()).unwrap();
-            let sent = messages.isend(other, 1, &Buffer::own(address, len)).unwrap();
-            messages.wait(received).unwrap();
-            messages.wait(sent).unwrap();
-            let mut found = [0; 64];
-            for at in [0, len - 64] {
-                into.read(at, &mut found).unwrap();
-                assert_eq!(found, bytes(other), "round {round}");
+fn exchange(kind: &str, world: &World) -> Messages<AnyMemory> {
+    let mut messages = Messages::start(world, AnyMemory::open(kind, 0).unwrap()).unwrap();
+    assert_eq!(messages.memory().name(), kind);
+    let other = 1 - world.rank();
+    let into = Buffer::private(10 * MIB);
+    for round in 0..100 {
+        let len = if round % 2 == 0 { 10 * MIB } else { 7 * MIB };
+        let address = loop {
+            if let Ok(address) = messages.memory().alloc(len) {
+                break address;
             }
-            messages.memory().free(address).unwrap();
+            messages.trim(0);
+            messages.progress();
+        };
+        let bytes = |rank: usize| [(3 * round + rank) as u8; 64];
+        messages.memory().write(At::Own(address), &bytes(world.rank())).unwrap();
+        messages.memory().write(At::Own(address + len - 64), &bytes(world.rank())).unwrap();
+        let received = messages.irecv(other, 1, &into.part(0, len).unwrap()).unwrap();
+        let sent = messages.isend(other, 1, &Buffer::own(address, len)).unwrap();
+        messages.wait(received).unwrap();
+        messages.wait(sent).unwrap();
+        let mut found = [0; 64];
+        for at in [0, len - 64] {
+            into.read(at, &mut found).unwrap();
+            assert_eq!(found, bytes(other), "round {round}");
         }
-        assert_eq!(messages.counts().fallbacks, 0);
-        messages.finish().unwrap();
+        messages.memory().free(address).unwrap();
+    }
+    assert_eq!(messages.counts().fallbacks, 0);
+    messages
+}
+
+fn exchange_played(kind: &str, name: &str) {
+    over_stub(kind, &[], name, |world: World| {
+        exchange(kind, &world).finish().unwrap();
         world.finish().unwrap();
     });
 }
 
 #[test]
 fn memory_of_cuda_is_exchanged_in_little_memory() {
-    exchange("cuda", "gpus::memory_of_cuda_is_exchanged_in_little_memory");
+    exchange_played("cuda", "gpus::memory_of_cuda_is_exchanged_in_little_memory");
 }
 
 #[test]
 fn memory_of_hip_is_exchanged_in_little_memory() {
-    exchange("hip", "gpus::memory_of_hip_is_exchanged_in_little_memory");
+    exchange_played("hip", "gpus::memory_of_hip_is_exchanged_in_little_memory");
 }
 
 #[test]
 fn memory_of_level_zero_is_exchanged_in_little_memory() {
-    exchange("ze", "gpus::memory_of_level_zero_is_exchanged_in_little_memory");
+    exchange_played("ze", "gpus::memory_of_level_zero_is_exchanged_in_little_memory");
+}
+
+/// The same on a GPU, which has all of it back once both have given back what they hold.
+#[test]
+fn memory_of_a_gpu_is_exchanged_and_given_back() {
+    over_driver("cuda", "gpus::memory_of_a_gpu_is_exchanged_and_given_back", |world: World| {
+        const OF_OTHERS: usize = 64 * MIB;
+        let nvidia = Nvidia::open();
+        world.barrier().unwrap();
+        let before = nvidia.free_bytes();
+        world.barrier().unwrap();
+        let mut messages = exchange("cuda", &world);
+        let until = Instant::now() + Duration::from_secs(10);
+        while nvidia.free_bytes() + OF_OTHERS < before {
+            assert!(Instant::now() < until, "{before} bytes were free, and {} are", nvidia.free_bytes());
+            messages.trim(0);
+            messages.progress();
+        }
+        messages.finish().unwrap();
+        world.finish().unwrap();
+    });
 }
 
 /// M8: one buffer is received by turns into memory of either device of a rank and of the host, and comes whole; it is mapped once for each device, and

@@ -8,7 +8,8 @@ use libloading::os::unix::Library;
 use trunkline::World;
 use trunkline::messages::{AnyMemory, Buffer, Choice, Counts, Messages, Method, Place};
 
-use crate::gpus::over_stub;
+use crate::gpus::{over_driver, over_stub};
+use crate::nvidia::Nvidia;
 
 const LEN: usize = 512 << 10;
 
@@ -39,6 +40,9 @@ fn sorts(kind: &str) -> Vec<(&'static str, Reach)> {
     [("host", Reach::Host), ("plain", Reach::Mapped)].into_iter().chain(kinds.iter().copied()).collect()
 }
 
+/// Those of a GPU of NVIDIA, over its own driver.
+const OF_GPU: [(&str, Reach); 3] = [("host", Reach::Host), ("plain", Reach::Mapped), ("pool", Reach::Kept)];
+
 fn library(kind: &str) -> &'static str {
     match kind {
         "cuda" => "libcuda.so.1",
@@ -52,6 +56,7 @@ fn make(memory: &AnyMemory, sort: &str) -> Buffer {
     match sort {
         "host" => Buffer::private(LEN),
         "plain" => Buffer::own(memory.alloc(LEN).unwrap(), LEN),
+        "pool" => Buffer::own(Nvidia::open().pooled(LEN), LEN),
         sort => {
             // SAFETY: the kind has it open already.
             let library = ManuallyDrop::new(unsafe { Library::new(library(memory.name())) }.unwrap());
@@ -96,46 +101,43 @@ fn counted(from: Reach, into: Reach) -> [[u64; 4]; 2] {
 }
 
 /// Every sort is sent to every sort, short and long and over the seams of what has any: whole, by the way that is left, and counted.
-fn every_sort(kind: &str, name: &str) {
-    over_stub(kind, &[], name, |world: World| {
-        let mut messages = Messages::start(&world, AnyMemory::open(kind, 0).unwrap()).unwrap();
-        messages.choose(Choice::Fixed(Method::Pull));
-        let sorts = sorts(kind);
-        let buffers: Vec<Buffer> = sorts.iter().map(|(sort, _)| make(messages.memory(), sort)).collect();
-        let mut seed = 0;
-        for (from, source) in sorts.iter().zip(&buffers) {
-            for (into, target) in sorts.iter().zip(&buffers) {
-                for (at, len) in [(LEN / 2 - 2000, 4000), (8, LEN - 16), (LEN / 2 - 20_000, 40_000)] {
-                    seed += 1;
-                    let what = format!("{len} bytes of {} to {}", from.0, into.0);
-                    let (bytes, before) = (pattern(seed, len), messages.counts());
-                    if world.rank() == 0 {
-                        messages.write(source, at, &bytes).unwrap();
-                        let source = part(source, at, len);
-                        let sending = messages.isend(1, 1, &source).unwrap();
-                        messages.wait(sending).unwrap();
-                    } else {
-                        messages.write(target, 0, &vec![0xa5; LEN]).unwrap();
-                        let receiving = messages.irecv(0, 1, &part(target, at, len)).unwrap();
-                        assert_eq!(messages.wait(receiving).unwrap().len, len as u64, "{what}");
-                        let mut all = vec![0; LEN];
-                        messages.read(target, 0, &mut all).unwrap();
-                        assert!(all[at..at + len] == bytes, "{what}: other bytes");
-                        let around = all[..at].iter().chain(&all[at + len..]);
-                        assert!(around.copied().all(|byte| byte == 0xa5), "{what}: bytes around");
-                    }
-                    let expected = match (len, world.rank()) {
-                        (4000, 0) => [1, 0, 0, 0],
-                        (4000, _) => [0; 4],
-                        (_, rank) => counted(from.1, into.1)[rank],
-                    };
-                    assert_eq!(since(messages.counts(), before), expected, "rank {}, {what}", world.rank());
+fn every_sort(kind: &str, sorts: &[(&str, Reach)], world: World) {
+    let mut messages = Messages::start(&world, AnyMemory::open(kind, 0).unwrap()).unwrap();
+    messages.choose(Choice::Fixed(Method::Pull));
+    let buffers: Vec<Buffer> = sorts.iter().map(|(sort, _)| make(messages.memory(), sort)).collect();
+    let mut seed = 0;
+    for (from, source) in sorts.iter().zip(&buffers) {
+        for (into, target) in sorts.iter().zip(&buffers) {
+            for (at, len) in [(LEN / 2 - 2000, 4000), (8, LEN - 16), (LEN / 2 - 20_000, 40_000)] {
+                seed += 1;
+                let what = format!("{len} bytes of {} to {}", from.0, into.0);
+                let (bytes, before) = (pattern(seed, len), messages.counts());
+                if world.rank() == 0 {
+                    messages.write(source, at, &bytes).unwrap();
+                    let source = part(source, at, len);
+                    let sending = messages.isend(1, 1, &source).unwrap();
+                    messages.wait(sending).unwrap();
+                } else {
+                    messages.write(target, 0, &vec![0xa5; LEN]).unwrap();
+                    let receiving = messages.irecv(0, 1, &part(target, at, len)).unwrap();
+                    assert_eq!(messages.wait(receiving).unwrap().len, len as u64, "{what}");
+                    let mut all = vec![0; LEN];
+                    messages.read(target, 0, &mut all).unwrap();
+                    assert!(all[at..at + len] == bytes, "{what}: other bytes");
+                    let around = all[..at].iter().chain(&all[at + len..]);
+                    assert!(around.copied().all(|byte| byte == 0xa5), "{what}: bytes around");
                 }
+                let expected = match (len, world.rank()) {
+                    (4000, 0) => [1, 0, 0, 0],
+                    (4000, _) => [0; 4],
+                    (_, rank) => counted(from.1, into.1)[rank],
+                };
+                assert_eq!(since(messages.counts(), before), expected, "rank {}, {what}", world.rank());
             }
         }
-        messages.finish().unwrap();
-        world.finish().unwrap();
-    });
+    }
+    messages.finish().unwrap();
+    world.finish().unwrap();
 }
 
 /// Some of a buffer's bytes.
@@ -145,62 +147,84 @@ fn part(of: &Buffer, at: usize, len: usize) -> Buffer {
 
 #[test]
 fn memory_of_cuda_that_has_no_handle_is_staged_and_counted() {
-    every_sort("cuda", "kept::memory_of_cuda_that_has_no_handle_is_staged_and_counted");
-}
-
-#[test]
-fn memory_of_hip_that_has_no_handle_is_staged_and_counted() {
-    every_sort("hip", "kept::memory_of_hip_that_has_no_handle_is_staged_and_counted");
-}
-
-#[test]
-fn memory_of_level_zero_that_has_no_handle_is_staged_and_counted() {
-    every_sort("ze", "kept::memory_of_level_zero_that_has_no_handle_is_staged_and_counted");
-}
-
-/// A window of such memory is nobody's to map: what is put and got goes by messages.
-fn windows(kind: &str, name: &str) {
-    over_stub(kind, &[], name, |world: World| {
-        let mut messages = Messages::start(&world, AnyMemory::open(kind, 0).unwrap()).unwrap();
-        let other = 1 - world.rank();
-        for (sort, reach) in sorts(kind).into_iter().filter(|(_, reach)| *reach != Reach::Host) {
-            let mine = make(messages.memory(), sort);
-            let window = messages.window(&mine).unwrap();
-            assert_eq!(window.is_mapped(other), reach == Reach::Mapped, "{sort}");
-            let bytes = |rank: usize| pattern(3 + rank, LEN - 16);
-            let source = Buffer::private(LEN - 16);
-            source.write(0, &bytes(world.rank())).unwrap();
-            messages.put(&window, Place::new(other, 8), &source).unwrap();
-            messages.fence(&window).unwrap();
-            let mut found = vec![0; LEN - 16];
-            messages.read(&mine, 8, &mut found).unwrap();
-            assert!(found == bytes(other), "{sort}: put");
-            let into = Buffer::private(LEN - 16);
-            messages.get(&window, Place::new(other, 8), &into).unwrap();
-            messages.flush_all(&window).unwrap();
-            into.read(0, &mut found).unwrap();
-            assert!(found == bytes(world.rank()), "{sort}: got");
-            messages.fence(&window).unwrap();
-            messages.free(window).unwrap();
-        }
-        messages.finish().unwrap();
-        world.finish().unwrap();
+    over_stub("cuda", &[], "kept::memory_of_cuda_that_has_no_handle_is_staged_and_counted", |world| {
+        every_sort("cuda", &sorts("cuda"), world)
     });
 }
 
 #[test]
+fn memory_of_hip_that_has_no_handle_is_staged_and_counted() {
+    over_stub("hip", &[], "kept::memory_of_hip_that_has_no_handle_is_staged_and_counted", |world| {
+        every_sort("hip", &sorts("hip"), world)
+    });
+}
+
+#[test]
+fn memory_of_level_zero_that_has_no_handle_is_staged_and_counted() {
+    over_stub("ze", &[], "kept::memory_of_level_zero_that_has_no_handle_is_staged_and_counted", |world| {
+        every_sort("ze", &sorts("ze"), world)
+    });
+}
+
+#[test]
+fn memory_of_a_gpu_that_has_no_handle_is_staged_and_counted() {
+    let name = "kept::memory_of_a_gpu_that_has_no_handle_is_staged_and_counted";
+    over_driver("cuda", name, |world| every_sort("cuda", &OF_GPU, world));
+}
+
+/// A window of such memory is nobody's to map: what is put and got goes by messages.
+fn windows(kind: &str, sorts: &[(&str, Reach)], world: World) {
+    let mut messages = Messages::start(&world, AnyMemory::open(kind, 0).unwrap()).unwrap();
+    let other = 1 - world.rank();
+    for &(sort, reach) in sorts.iter().filter(|(_, reach)| *reach != Reach::Host) {
+        let mine = make(messages.memory(), sort);
+        let window = messages.window(&mine).unwrap();
+        assert_eq!(window.is_mapped(other), reach == Reach::Mapped, "{sort}");
+        let bytes = |rank: usize| pattern(3 + rank, LEN - 16);
+        let source = Buffer::private(LEN - 16);
+        source.write(0, &bytes(world.rank())).unwrap();
+        messages.put(&window, Place::new(other, 8), &source).unwrap();
+        messages.fence(&window).unwrap();
+        let mut found = vec![0; LEN - 16];
+        messages.read(&mine, 8, &mut found).unwrap();
+        assert!(found == bytes(other), "{sort}: put");
+        let into = Buffer::private(LEN - 16);
+        messages.get(&window, Place::new(other, 8), &into).unwrap();
+        messages.flush_all(&window).unwrap();
+        into.read(0, &mut found).unwrap();
+        assert!(found == bytes(world.rank()), "{sort}: got");
+        messages.fence(&window).unwrap();
+        messages.free(window).unwrap();
+    }
+    messages.finish().unwrap();
+    world.finish().unwrap();
+}
+
+#[test]
 fn windows_of_cuda_that_have_no_handle_go_by_messages() {
-    windows("cuda", "kept::windows_of_cuda_that_have_no_handle_go_by_messages");
+    over_stub("cuda", &[], "kept::windows_of_cuda_that_have_no_handle_go_by_messages", |world| {
+        windows("cuda", &sorts("cuda"), world)
+    });
 }
 
 #[test]
 fn windows_of_hip_that_have_no_handle_go_by_messages() {
-    windows("hip", "kept::windows_of_hip_that_have_no_handle_go_by_messages");
+    over_stub("hip", &[], "kept::windows_of_hip_that_have_no_handle_go_by_messages", |world| {
+        windows("hip", &sorts("hip"), world)
+    });
 }
 
 #[test]
 fn windows_of_level_zero_that_have_no_handle_go_by_messages() {
-    windows("ze", "kept::windows_of_level_zero_that_have_no_handle_go_by_messages");
+    over_stub("ze", &[], "kept::windows_of_level_zero_that_have_no_handle_go_by_messages", |world| {
+        windows("ze", &sorts("ze"), world)
+    });
+}
+
+#[test]
+fn windows_of_a_gpu_that_have_no_handle_go_by_messages() {
+    let name = "kept::windows_of_a_gpu_that_have_no_handle_go_by_messages";
+    over_driver("cuda", name, |world| windows("cuda", &OF_GPU, world));
 }
 
 /// Memory of a card whose tiles have a part each is exported, and found too short where it is mapped: each message goes by the stage, and after some the

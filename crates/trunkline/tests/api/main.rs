@@ -14,6 +14,7 @@ mod headers;
 mod kept;
 mod messages;
 mod moving;
+mod nvidia;
 mod over;
 mod passive;
 mod ranks;

@@ -1,0 +1,71 @@
+//! What a test has NVIDIA's driver do besides, on a GPU: memory of a pool, and how much is free.
+
+use std::ffi::{CStr, c_void};
+use std::mem::ManuallyDrop;
+
+use libloading::os::unix::Library;
+
+type Code = u32;
+
+/// The first device of this process, in its primary context, which is kept until the process ends.
+pub(crate) struct Nvidia {
+    library: ManuallyDrop<Library>,
+    context: *mut c_void,
+}
+
+impl Nvidia {
+    pub(crate) fn open() -> Self {
+        // SAFETY: whoever asks has the driver open already.
+        let library = ManuallyDrop::new(unsafe { Library::new("libcuda.so.1") }.unwrap());
+        let mut nvidia = Self { library, context: std::ptr::null_mut() };
+        let init: unsafe extern "C" fn(u32) -> Code = nvidia.function(c"cuInit");
+        // SAFETY: as often as anyone likes.
+        assert_eq!(unsafe { init(0) }, 0);
+        let retain: unsafe extern "C" fn(*mut *mut c_void, i32) -> Code =
+            nvidia.function(c"cuDevicePrimaryCtxRetain");
+        // SAFETY: a place of ours.
+        assert_eq!(unsafe { retain(&raw mut nvidia.context, 0) }, 0);
+        nvidia
+    }
+
+    fn function<T: Copy>(&self, name: &CStr) -> T {
+        // SAFETY: the function of this name has that type, by the driver's header.
+        *unsafe { self.library.get::<T>(name.to_bytes_with_nul()) }.unwrap()
+    }
+
+    fn within<T>(&self, call: impl FnOnce() -> T) -> T {
+        let push: unsafe extern "C" fn(*mut c_void) -> Code = self.function(c"cuCtxPushCurrent_v2");
+        let pop: unsafe extern "C" fn(*mut *mut c_void) -> Code = self.function(c"cuCtxPopCurrent_v2");
+        // SAFETY: it is retained until the process ends.
+        assert_eq!(unsafe { push(self.context) }, 0);
+        let result = call();
+        let mut popped = std::ptr::null_mut();
+        // SAFETY: pushed above.
+        assert_eq!(unsafe { pop(&raw mut popped) }, 0);
+        result
+    }
+
+    /// What `cudaMallocAsync` gives; kept until the process ends.
+    pub(crate) fn pooled(&self, len: usize) -> usize {
+        let allocate: unsafe extern "C" fn(*mut u64, usize, *mut c_void) -> Code =
+            self.function(c"cuMemAllocAsync");
+        let synchronize: unsafe extern "C" fn() -> Code = self.function(c"cuCtxSynchronize");
+        let mut at = 0;
+        self.within(|| {
+            // SAFETY: a place of ours; the default stream.
+            assert_eq!(unsafe { allocate(&raw mut at, len, std::ptr::null_mut()) }, 0);
+            // SAFETY: a context is current.
+            assert_eq!(unsafe { synchronize() }, 0);
+        });
+        at as usize
+    }
+
+    /// Bytes of the device that nobody has.
+    pub(crate) fn free_bytes(&self) -> usize {
+        let ask: unsafe extern "C" fn(*mut usize, *mut usize) -> Code = self.function(c"cuMemGetInfo_v2");
+        let (mut free, mut total) = (0, 0);
+        // SAFETY: places of ours.
+        self.within(|| assert_eq!(unsafe { ask(&raw mut free, &raw mut total) }, 0));
+        free
+    }
+}
