@@ -107,6 +107,8 @@ const WINDOW: usize = 8;
 const WHOLE: usize = 256 << 20;
 const FEW: usize = 32;
 const MANY: usize = 100_000;
+/// Round trips by which a rank finds out how many it will have.
+const PROBES: usize = 20;
 /// Round trips that are timed together if they are short.
 const TOGETHER: u32 = 16;
 const SHORT: usize = 16 << 10;
@@ -208,19 +210,28 @@ impl<M: IpcMemory> Bench<'_, M> {
         Ok(wrong)
     }
 
-    fn iterations(&self, bytes: usize) -> usize {
-        match self.settings.iterations {
-            0 => (WHOLE / bytes.max(1)).clamp(FEW, MANY),
-            asked => asked,
+    /// Runs of a size: as many as were asked for, or as fit into a second, which rank 0 finds out by a few of them.
+    fn iterations(&mut self, from: &Buffer, into: &Buffer) -> Result<usize, BenchError> {
+        if self.settings.iterations > 0 {
+            return Ok(self.settings.iterations);
         }
+        let most = (WHOLE / from.len().max(1)).clamp(FEW, MANY);
+        let began = Instant::now();
+        for _ in 0..PROBES {
+            self.round_trip(from, into)?;
+        }
+        let fit = (PROBES as f64 / began.elapsed().as_secs_f64()) as u64;
+        let fit = self.sum(if self.messages.rank() == 0 { fit } else { 0 })?;
+        Ok(usize::try_from(fit).unwrap_or(most).clamp(FEW, most))
     }
 
     fn row(&mut self, bytes: usize) -> Result<Row, BenchError> {
-        let (count, rank) = (self.iterations(bytes), self.messages.rank());
+        let rank = self.messages.rank();
         let (from, into) = (self.to_send.part(0, bytes)?, self.to_receive.part(0, bytes)?);
         self.write(&from, &pattern(bytes, rank))?;
         self.write(&into, &pattern(bytes, 7))?;
         self.messages.barrier()?;
+        let count = self.iterations(&from, &into)?;
         let times = self.round_trips(&from, &into, count)?;
         let mut wrong = self.differing(&into, &pattern(bytes, 1 - rank))?;
         self.write(&into, &pattern(bytes, 7))?;
@@ -248,25 +259,27 @@ impl<M: IpcMemory> Bench<'_, M> {
 
     /// Half of round trips, of which rank 0 begins each.
     fn round_trips(&mut self, from: &Buffer, into: &Buffer, count: usize) -> Result<Times, BenchError> {
-        let (first, other) = (self.messages.rank() == 0, 1 - self.messages.rank());
         let together = if from.len() <= SHORT { TOGETHER } else { 1 };
-        let messages = &mut self.messages;
         let times = Times::take(count / together as usize + 1, 2 * together, |_| {
-            for _ in 0..together {
-                let received = messages.irecv(other, 1, into)?;
-                if first {
-                    let sent = messages.isend(other, 1, from)?;
-                    messages.wait(received)?;
-                    messages.wait(sent)?;
-                } else {
-                    messages.wait(received)?;
-                    let sent = messages.isend(other, 1, from)?;
-                    messages.wait(sent)?;
-                }
-            }
-            Ok::<(), MessageError>(())
+            (0..together).try_for_each(|_| self.round_trip(from, into))
         })?;
         Ok(times)
+    }
+
+    fn round_trip(&mut self, from: &Buffer, into: &Buffer) -> Result<(), MessageError> {
+        let messages = &mut self.messages;
+        let (first, other) = (messages.rank() == 0, 1 - messages.rank());
+        let received = messages.irecv(other, 1, into)?;
+        if first {
+            let sent = messages.isend(other, 1, from)?;
+            messages.wait(received)?;
+            messages.wait(sent)?;
+        } else {
+            messages.wait(received)?;
+            let sent = messages.isend(other, 1, from)?;
+            messages.wait(sent)?;
+        }
+        Ok(())
     }
 
     /// How long it takes until as many messages as that have come where they go to, and all know it.

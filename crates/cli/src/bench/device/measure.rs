@@ -23,6 +23,10 @@ use crate::cmd::BenchError;
 const RUNS: usize = 2000;
 /// Operations that are timed together, where one is short.
 const PARTS: u32 = 16;
+/// Bytes up to which one is.
+const SHORT: usize = 4096;
+/// Turns of the operations that are compared with each other, where they are short.
+const TURNS: usize = 8;
 /// Bytes from which a row has few runs.
 const LONG: usize = 64 << 20;
 /// Peers of the fan-out.
@@ -136,7 +140,7 @@ fn timed(
     count: usize,
     mut operation: impl FnMut() -> Result<(), DeviceBenchError>,
 ) -> Result<Times, DeviceBenchError> {
-    let parts = if bytes <= 4096 { PARTS } else { 1 };
+    let parts = if bytes <= SHORT { PARTS } else { 1 };
     let times = (count / parts as usize).max(runs_least(bytes));
     Times::take(times, parts, |_| (0..parts).try_for_each(|_| operation()))
 }
@@ -172,12 +176,8 @@ fn of_way<N: Network + 'static>(
     let companion = companion(first, &queue)?;
     for &bytes in &settings.sizes {
         let count = runs(settings, bytes);
-        let [put, flush, counter, waits] = attended_over(second, way, || {
-            let put = put_and_wait(ranks, &queue, way, (bytes, count))?;
-            let flush = put_and_flush(ranks, &queue, way, (bytes, count))?;
-            let counter = put_and_count(ranks, &queue, way, (bytes, count))?;
-            Ok([put, flush, counter, put_and_companion(ranks, (&queue, &companion), way, (bytes, count))?])
-        })?;
+        let [put, flush, counter, waits] =
+            attended_over(second, way, || puts(ranks, (&queue, &companion), way, (bytes, count)))?;
         let p50 = |row: &Row| row.p50_us.unwrap_or_default();
         let times = [p50(&put), p50(&counter), p50(&waits)];
         match way {
@@ -246,75 +246,93 @@ impl<N: Network + 'static> Rank<N> {
     }
 }
 
-/// Puts of the first rank to the second, one at a time, each of which `round` posts and waits for; the bytes are checked at the end.
-fn puts<N: Network + 'static>(
+/// An operation of one put, with its name and what its bytes are made of.
+struct Kind<'a> {
+    what: &'static str,
+    seed: u64,
+    round: &'a mut dyn FnMut() -> Result<(), DeviceBenchError>,
+}
+
+/// Puts of the first rank to the second, one at a time, each of which is posted and waited for. The kinds take turns, some runs each: a machine that is
+/// slow for a while is slow for all. The bytes are checked each time.
+fn in_turns<N: Network + 'static, const KINDS: usize>(
     ranks: &[Rank<N>; 2],
-    (what, way, seed): (&'static str, Way, u64),
+    way: Way,
     (bytes, count): (usize, usize),
-    round: impl FnMut() -> Result<(), DeviceBenchError>,
-) -> Result<Row, DeviceBenchError> {
-    fill([&ranks[0].memory, &ranks[1].memory], bytes, seed);
-    let row = Row::timed("B1", what, way.name(), bytes, timed(bytes, count, round)?);
-    Ok(Row { wrong: check(&ranks[1].memory, bytes, seed), ..row })
+    mut kinds: [Kind<'_>; KINDS],
+) -> Result<[Row; KINDS], DeviceBenchError> {
+    let parts = if bytes <= SHORT { PARTS } else { 1 };
+    let turns = if bytes <= SHORT { TURNS } else { 1 };
+    let runs = (count / parts as usize).max(runs_least(bytes)).div_ceil(turns);
+    let mut found = [(); KINDS].map(|()| (Vec::with_capacity(turns * runs), 0));
+    for _ in 0..turns {
+        for (kind, (nanos, wrong)) in kinds.iter_mut().zip(&mut found) {
+            fill([&ranks[0].memory, &ranks[1].memory], bytes, kind.seed);
+            for run in 0..warm_up(runs) + runs {
+                let began = Instant::now();
+                (0..parts).try_for_each(|_| (kind.round)())?;
+                let took = began.elapsed();
+                if run >= warm_up(runs) {
+                    nanos.push(took.as_nanos() as u64);
+                }
+            }
+            *wrong += check(&ranks[1].memory, bytes, kind.seed);
+        }
+    }
+    let mut found = kinds.iter().zip(found);
+    Ok(std::array::from_fn(|_| {
+        let Some((kind, (nanos, wrong))) = found.next() else { unreachable!("as many as there are kinds") };
+        Row { wrong, ..Row::timed("B1", kind.what, way.name(), bytes, Times::of(nanos, parts)) }
+    }))
 }
 
-fn put_and_wait<N: Network + 'static>(
-    ranks: &[Rank<N>; 2],
-    queue: &Queue<Words>,
-    way: Way,
-    size: (usize, usize),
-) -> Result<Row, DeviceBenchError> {
-    let entries = ranks[0].put(size.0);
-    puts(ranks, ("put + wait", way, 1), size, || ranks[0].queues_wait(queue, &entries).map(drop))
-}
-
-/// What a channel does that has one lane: a flush waits for what was recorded since the last one.
-fn put_and_flush<N: Network + 'static>(
-    ranks: &[Rank<N>; 2],
-    queue: &Queue<Words>,
-    way: Way,
-    size: (usize, usize),
-) -> Result<Row, DeviceBenchError> {
-    let entries = ranks[0].put(size.0);
-    let last = queue.post(&entries, &mut patience())?;
-    let firsts = [last.index.wrapping_add(1)];
-    let channel =
-        Channel::create(Words::heap(64), 0, &firsts, Mutant::NONE).ok_or(DeviceBenchError::Panicked)?;
-    puts(ranks, ("put + flush", way, 5), size, || {
-        let _ = channel.record(0, queue.post(&entries, &mut patience())?);
-        Ok(channel.flush(std::slice::from_ref(queue), &mut patience())?)
-    })
-}
-
-fn put_and_count<N: Network + 'static>(
-    ranks: &[Rank<N>; 2],
-    queue: &Queue<Words>,
-    way: Way,
-    size: (usize, usize),
-) -> Result<Row, DeviceBenchError> {
-    let entries = ranks[0].put_counted(size.0, 0)?;
-    let mut counted = ranks[0].value(0);
-    puts(ranks, ("put + fused counter", way, 2), size, || {
-        queue.post(&entries, &mut patience())?;
-        counted += 1;
-        ranks[0].wait(0, counted)
-    })
-}
-
-fn put_and_companion<N: Network + 'static>(
+/// A put until its ticket is done, until a channel of one lane is flushed, until a counter has it that its own entry raises, and until one that a companion raises.
+fn puts<N: Network + 'static>(
     ranks: &[Rank<N>; 2],
     (queue, companion): (&Queue<Words>, &Queue<Words>),
     way: Way,
-    size: (usize, usize),
-) -> Result<Row, DeviceBenchError> {
-    let lane = Lane::new(queue.clone(), ranks[0].queues.finder());
-    let (bytes, counter) = (ranks[0].bytes(size.0), ranks[0].counter(1));
-    let mut counted = ranks[0].value(1);
-    puts(ranks, ("put + companion's counter", way, 3), size, || {
-        lane.write_and_count(companion, &bytes, &counter, &mut patience())?;
+    (bytes, count): (usize, usize),
+) -> Result<[Row; 4], DeviceBenchError> {
+    let rank = &ranks[0];
+    let entries = rank.put(bytes);
+    let mut wait = || rank.queues_wait(queue, &entries).map(drop);
+    let counted_entries = rank.put_counted(bytes, 0)?;
+    let mut counted = rank.value(0);
+    let mut count_it = || {
+        queue.post(&counted_entries, &mut patience())?;
         counted += 1;
-        ranks[0].wait(1, counted)
-    })
+        rank.wait(0, counted)
+    };
+    let lane = Lane::new(queue.clone(), rank.queues.finder());
+    let (place, counter) = (rank.bytes(bytes), rank.counter(1));
+    let mut seen = rank.value(1);
+    let mut accompany = || {
+        lane.write_and_count(companion, &place, &counter, &mut patience())?;
+        seen += 1;
+        rank.wait(1, seen)
+    };
+    let mut channel = None;
+    let mut flush = || {
+        let ticket = queue.post(&entries, &mut patience())?;
+        let channel = match &mut channel {
+            Some(channel) => channel,
+            none => none.insert(one_lane(ticket.index)?),
+        };
+        let _ = channel.record(0, ticket);
+        Ok(channel.flush(std::slice::from_ref(queue), &mut patience())?)
+    };
+    let kinds = [
+        Kind { what: "put + wait", seed: 1, round: &mut wait },
+        Kind { what: "put + flush", seed: 5, round: &mut flush },
+        Kind { what: "put + fused counter", seed: 2, round: &mut count_it },
+        Kind { what: "put + companion's counter", seed: 3, round: &mut accompany },
+    ];
+    in_turns(ranks, way, (bytes, count), kinds)
+}
+
+/// A channel of one lane, whose first entry is that one.
+fn one_lane(first: u64) -> Result<Channel<Words>, DeviceBenchError> {
+    Channel::create(Words::heap(64), 0, &[first], Mutant::NONE).ok_or(DeviceBenchError::Panicked)
 }
 
 /// Half of a put with a signal there, and one back.
