@@ -142,6 +142,10 @@ pub(crate) struct Piece {
     pub(crate) mr: Mr,
 }
 
+/// How long who waits looks all the time, and how long it rests between two looks afterwards: other roles need the processors, too.
+const ATTENTIVE: Duration = Duration::from_millis(1);
+const REST: Duration = Duration::from_micros(50);
+
 /// Waits, bounded, for something to become true.
 #[track_caller]
 pub(crate) fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
@@ -150,8 +154,13 @@ pub(crate) fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
         if let Some(found) = look() {
             return found;
         }
-        assert!(start.elapsed() < limit(), "{what}: nothing within {:?}", limit());
-        std::thread::yield_now();
+        let waited = start.elapsed();
+        assert!(waited < limit(), "{what}: nothing within {:?}", limit());
+        if waited < ATTENTIVE {
+            std::thread::yield_now();
+        } else {
+            std::thread::sleep(REST);
+        }
     }
 }
 
