@@ -93,6 +93,7 @@ fn stubbed(test: &str, late: u64) -> Option<(&'static Stub, MutexGuard<'static, 
             let turn = stub.turn.lock().unwrap_or_else(PoisonError::into_inner);
             stub.tell("stub_late", late);
             stub.tell("stub_fail_copy", 0);
+            stub.tell("stub_fail_event", 0);
             Some((stub, turn))
         }
         Err(reason) => {
@@ -195,16 +196,18 @@ fn a_put_is_timed_by_the_device() {
 /// A copy that the driver refuses fails its entry, and whoever waits for it.
 #[test]
 fn a_copy_that_fails_is_heard() {
-    let Some((stub, _turn)) = stubbed("a failing copy", 3) else { return };
-    let rank = machine::Rank::new(&stub.machine, 0, machine::PLAN);
-    // The first that the executor makes is the put's.
-    stub.tell("stub_fail_copy", 1);
-    let job = trunkline_engine::device::Job { number: u64::MAX, ..rank.job(&stub.machine) };
-    let results = rank.run(&stub.machine, "endure", (1, 1), job);
-    assert_eq!(results[0] & 0xff_ffff, 0x01_0201, "{results:x?}");
-    let queue = rank.queues.find(rank.lanes.numbers()[0][0]).unwrap();
-    let fault = queue.fault().unwrap();
-    assert_eq!((fault.first_bad, fault.reason), (0, 1), "the driver's code is the reason");
+    // The first that the executor makes is the put's. It fails itself, or nothing can be told of its end.
+    for (what, reason) in [("stub_fail_copy", 1), ("stub_fail_event", 2)] {
+        let Some((stub, _turn)) = stubbed("a failing copy", 3) else { return };
+        let rank = machine::Rank::new(&stub.machine, 0, machine::PLAN);
+        stub.tell(what, 1);
+        let job = trunkline_engine::device::Job { number: u64::MAX, ..rank.job(&stub.machine) };
+        let results = rank.run(&stub.machine, "endure", (1, 1), job);
+        assert_eq!(results[0] & 0xff_ffff, 0x01_0201, "{what}: {results:x?}");
+        let queue = rank.queues.find(rank.lanes.numbers()[0][0]).unwrap();
+        let fault = queue.fault().unwrap();
+        assert_eq!((fault.first_bad, fault.reason), (0, reason), "{what}: the driver's code is the reason");
+    }
 }
 
 /// What the cases rely on is so: an atomic on the host's memory, and a store to the host's address of pinned memory, end a kernel; a store to the

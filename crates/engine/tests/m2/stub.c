@@ -36,6 +36,7 @@ static __thread void *stack[16];
 static __thread int depth;
 static int primary;
 static u64 late = 3, state = 1, fail_in;
+static int fail_event;
 static char library[4096]; /* or $STUB_KERNELS */
 static u64 copied, launched;
 
@@ -58,6 +59,8 @@ static int is_in(const char *at, u64 size, const char *start) {
 void stub_library(const char *path) { snprintf(library, sizeof library, "%s", path); }
 void stub_late(u64 looks) { late = looks; }
 void stub_fail_copy(u64 nth) { fail_in = nth; }
+/* The next event behind copies cannot be recorded. */
+void stub_fail_event(u64 is) { fail_event = (int)is; }
 u64 stub_copied(void) { return copied; }
 u64 stub_launched(void) { return launched; }
 u64 stub_depth(void) { return (u64)depth; }
@@ -183,7 +186,8 @@ int cuEventCreate(struct event **event, unsigned flags) { return flags != 2 ? IN
 int cuEventDestroy_v2(struct event *event) { return free(event), OK; }
 int cuEventRecord(struct event *event, struct stream *stream) {
     pthread_mutex_lock(&mutex);
-    struct op *op = put(stream);
+    struct op *op = fail_event ? NULL : put(stream);
+    fail_event = 0;
     if (op)
         *op = (struct op){.kind = RECORD, .event = event}, event->recorded++, event->stream = stream;
     pthread_mutex_unlock(&mutex);

@@ -1,4 +1,5 @@
-//! Copies that the device makes while its kernels run: begun in order, and each asked about until it has ended. Nothing here waits.
+//! Copies that the device makes while its kernels run: begun in order, and asked about until they have ended. Nothing here waits. One event is behind all
+//! copies that were begun between two looks, as a driver takes about as long for an event as for a copy.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -29,7 +30,12 @@ struct Shared {
 struct State {
     stream: *mut Stream,
     free: Vec<*mut Event>,
+    /// In the order in which they were begun.
     under_way: VecDeque<Move>,
+    /// Events behind them, the first one behind the first of them.
+    marks: VecDeque<Mark>,
+    /// Copies that have none behind them yet, the last ones.
+    unmarked: usize,
     /// What has ended, or could not begin, and was not told, by user.
     ended: Vec<Vec<(u64, Result<(), u32>)>>,
 }
@@ -37,9 +43,14 @@ struct State {
 struct Move {
     user: usize,
     cookie: u64,
-    event: *mut Event,
     /// Held so that the bytes stay until the copy has ended.
     _ends: [Memory; 2],
+}
+
+/// An event, and how many copies are between it and the one before.
+struct Mark {
+    event: *mut Event,
+    copies: usize,
 }
 
 // SAFETY: the driver may be called by any thread; handles are used under the lock.
@@ -56,6 +67,8 @@ impl Device {
             stream: device.new_stream()?,
             free: Vec::with_capacity(MOVES_MAX),
             under_way: VecDeque::with_capacity(MOVES_MAX),
+            marks: VecDeque::with_capacity(MOVES_MAX),
+            unmarked: 0,
             ended: vec![Vec::with_capacity(MOVES_MAX)],
         };
         let shared = Shared { device, state: Mutex::new(state) };
@@ -90,20 +103,15 @@ impl Mover {
     /// refuses for good is told by [`Mover::ended`].
     pub fn begin(&self, cookie: u64, from: (&Memory, u64), to: (&Memory, u64), len: u64) -> bool {
         let (mut state, user) = (self.shared.state(), self.user);
-        if state.ended[user].len() >= MOVES_MAX {
+        if state.ended[user].len() >= MOVES_MAX || state.under_way.len() >= MOVES_MAX {
             return false;
         }
-        let Some(event) = state.free.pop() else { return false };
-        let begun = self.copy(&state, event, from, to, len);
-        match begun {
+        match self.copy(&state, from, to, len) {
             Ok(()) => {
-                let ends = [from.0.clone(), to.0.clone()];
-                state.under_way.push_back(Move { user, cookie, event, _ends: ends });
+                state.under_way.push_back(Move { user, cookie, _ends: [from.0.clone(), to.0.clone()] });
+                state.unmarked += 1;
             }
-            Err(code) => {
-                state.free.push(event);
-                state.ended[user].push((cookie, Err(code)));
-            }
+            Err(code) => state.ended[user].push((cookie, Err(code))),
         }
         true
     }
@@ -111,21 +119,15 @@ impl Mover {
     fn copy(
         &self,
         state: &State,
-        event: *mut Event,
         (from, at): (&Memory, u64),
         (to, offset): (&Memory, u64),
         len: u64,
     ) -> Result<(), u32> {
-        let code = |error: CallError| error.code;
         let from = self.address(from, at, len)?;
         let to = self.address(to, offset, len)?;
         // SAFETY: both are inside of memory that is held until the copy has ended.
-        unsafe { self.shared.device.copy(to, from, len as usize, state.stream) }.map_err(code)?;
-        let record = || {
-            // SAFETY: an event and a stream of ours.
-            unsafe { (self.shared.device.calls.event_record)(event, state.stream) }
-        };
-        self.shared.device.call("cuEventRecord", record).map_err(code)
+        let begun = unsafe { self.shared.device.copy(to, from, len as usize, state.stream) };
+        begun.map_err(|error: CallError| error.code)
     }
 
     /// Where bytes are, of this device or of the host.
@@ -145,10 +147,34 @@ impl Mover {
 }
 
 impl Shared {
-    /// Asks about the copies that began first, until one has not ended.
+    /// Has an event behind all copies.
+    fn mark(&self, state: &mut State) {
+        let copies = std::mem::take(&mut state.unmarked);
+        if copies == 0 {
+            return;
+        }
+        // There are as many events as there may be copies.
+        let Some(event) = state.free.pop() else { return };
+        let recorded = self.device.call("cuEventRecord", || {
+            // SAFETY: an event and a stream of ours.
+            unsafe { (self.device.calls.event_record)(event, state.stream) }
+        });
+        match recorded {
+            Ok(()) => state.marks.push_back(Mark { event, copies }),
+            Err(error) => {
+                state.free.push(event);
+                let first = state.under_way.len().saturating_sub(copies);
+                for lost in state.under_way.drain(first..) {
+                    state.ended[lost.user].push((lost.cookie, Err(error.code)));
+                }
+            }
+        }
+    }
+
+    /// Asks about the copies that began first, until some have not ended.
     fn look(&self, state: &mut State) {
-        while let Some(first) = state.under_way.front() {
-            let event = first.event;
+        self.mark(state);
+        while let Some(&Mark { event, copies }) = state.marks.front() {
             let asked = self.device.ask("cuEventQuery", || {
                 // SAFETY: an event of ours that was recorded.
                 unsafe { (self.device.calls.event_query)(event) }
@@ -158,10 +184,13 @@ impl Shared {
                 Ok(_) => Ok(()),
                 Err(error) => Err(error.code),
             };
-            let Some(ended) = state.under_way.pop_front() else { return };
-            state.free.push(ended.event);
-            let user = if planted("mem-moves-are-told-to-anybody") { 0 } else { ended.user };
-            state.ended[user].push((ended.cookie, how));
+            state.marks.pop_front();
+            state.free.push(event);
+            for _ in 0..copies {
+                let Some(ended) = state.under_way.pop_front() else { return };
+                let user = if planted("mem-moves-are-told-to-anybody") { 0 } else { ended.user };
+                state.ended[user].push((ended.cookie, how));
+            }
         }
     }
 }
@@ -171,8 +200,8 @@ impl Drop for Shared {
         let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
         // Memory that is held for copies goes behind them.
         self.device.end_stream(state.stream);
-        let under_way = state.under_way.drain(..).map(|one| one.event);
-        for event in state.free.drain(..).chain(under_way) {
+        let marks = state.marks.drain(..).map(|mark| mark.event);
+        for event in state.free.drain(..).chain(marks) {
             let _ = self.device.call("cuEventDestroy", || {
                 // SAFETY: an event of ours, once.
                 unsafe { (self.device.calls.event_destroy)(event) }
