@@ -291,6 +291,11 @@ struct Report {
 }
 
 impl Report {
+    /// Whether all NICs of that name have a place in the PCI tree.
+    fn is_placed(&self, nic: &str) -> bool {
+        self.nics.iter().filter(|row| row.name == nic).all(|row| row.pci_path.is_some())
+    }
+
     fn collect(params: &Params, warnings: Vec<String>) -> Result<Self, InfoError> {
         let interfaces = interfaces(params)?;
         let addresses = interfaces.iter().map(|(_, address)| *address).collect();
@@ -355,7 +360,9 @@ impl Report {
         section(
             out,
             "Rails",
-            self.rails.iter().map(|r| [format!("{}:{}", r.nic, r.port), together(self.rails.len())]),
+            self.rails.iter().map(|r| {
+                [format!("{}:{}", r.nic, r.port), together(self.rails.len(), self.is_placed(&r.nic))]
+            }),
         )?;
         section(
             out,
@@ -419,11 +426,12 @@ fn nic_row(fabric: &'static str, nic: &Nic, interface: Option<&(String, IpAddr)>
     }
 }
 
-/// What is said of a rail that is one of so many.
-fn together(rails: usize) -> String {
+/// What is said of a rail that is one of so many. NCCL fuses what has a place in the PCI tree.
+fn together(rails: usize, is_placed: bool) -> String {
+    let by = if is_placed { "NCCL or bench --merge" } else { "bench --merge" };
     match rails {
         0 | 1 => "alone".to_owned(),
-        _ => format!("alone, or fused with up to {} others by NCCL or bench --merge", (rails - 1).min(3)),
+        _ => format!("alone, or fused with up to {} others by {by}", (rails - 1).min(3)),
     }
 }
 

@@ -8,7 +8,6 @@
 use std::collections::VecDeque;
 
 use trunkline_mem::ipc::IpcMemory;
-
 use trunkline_proto::tagged::{Choice, Method};
 
 use super::{Buffer, EAGER_MAX, MessageError, Messages, OWN_TAGS, Request};
