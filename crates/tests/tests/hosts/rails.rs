@@ -397,8 +397,8 @@ fn with_one_rail_cut_after_another_every_request_fails_once() {
             pair.rails[0].cut();
             pair.wait(&pair.left, 1, 16 * MIB, RAIL_TIME + SLACK);
             pair.rails[0].mend();
-            // The streams of control over it, too, which are dialled on their own.
-            std::thread::sleep(BACK);
+            // The streams of control over it, too, which are dialled on their own: without them the next cut is the peer's death. On a busy machine later.
+            std::thread::sleep(2 * BACK);
             pair.wait(&pair.left, 0, MIB, RETAKEN);
             pair.rails[1].cut();
             pair.wait(&pair.left, 0, 16 * MIB, RAIL_TIME + SLACK);
