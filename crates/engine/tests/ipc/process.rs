@@ -152,9 +152,24 @@ impl Process {
         child.wait().unwrap();
     }
 
+    /// Who is to stop has done so when this comes back: on a busy machine that is not at once.
     pub(crate) fn signal(&self, signal: rustix::process::Signal) {
         let pid = rustix::process::Pid::from_child(&self.child.borrow());
         rustix::process::kill_process(pid, signal).unwrap();
+        let until = Instant::now() + Duration::from_secs(10);
+        while signal == rustix::process::Signal::STOP && !self.has_stopped() {
+            assert!(Instant::now() < until, "it does not stop");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// Whether each of its threads has.
+    fn has_stopped(&self) -> bool {
+        let threads = std::fs::read_dir(format!("/proc/{}/task", self.child.borrow().id())).unwrap();
+        threads.flatten().all(|thread| {
+            let status = std::fs::read_to_string(thread.path().join("status")).unwrap_or_default();
+            status.lines().any(|line| line.starts_with("State:\tT"))
+        })
     }
 
     /// Bytes of memory that it has in use, and of addresses.
