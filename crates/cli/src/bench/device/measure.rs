@@ -279,9 +279,10 @@ fn in_turns<N: Network + 'static, const KINDS: usize>(
             *wrong += check(&ranks[1].memory, bytes, kind.seed);
         }
     }
-    let mut found = kinds.iter().zip(found);
-    Ok(std::array::from_fn(|_| {
-        let Some((kind, (nanos, wrong))) = found.next() else { unreachable!("as many as there are kinds") };
+    // As many as there are kinds.
+    let mut found = found.into_iter();
+    Ok(kinds.map(|kind| {
+        let (nanos, wrong) = found.next().unwrap_or_default();
         Row { wrong, ..Row::timed("B1", kind.what, way.name(), bytes, Times::of(nanos, parts)) }
     }))
 }
