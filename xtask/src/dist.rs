@@ -129,7 +129,7 @@ mod tests {
         assert!(
             config.contains(concat!("\nVersion: ", env!("CARGO_PKG_VERSION"), "\n")) && !config.contains('@')
         );
-        // What it names is tested with real compilers in `crates/cli/tests/osh.rs`.
+        // What it names is tested with real compilers in `crates/shmem/tests/osh.rs`.
         assert!(config.contains("-ltrunkline-shmem") && dist.join("lib").join(SHMEM).exists());
     }
 

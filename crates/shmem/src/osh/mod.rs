@@ -39,9 +39,12 @@ pub(crate) fn find() -> Result<Found, String> {
     let has = |name: &str, folder: &Path| folder.join(format!("lib{name}.so")).is_file();
     let mut places = places.filter(|(name, folder)| has(name, folder));
     let (name, lib) = places.next().ok_or_else(|| {
-        format!("no libtrunkline_shmem.so beside {}; `cargo build -p trunkline-cli` makes it", here.display())
+        format!(
+            "no libtrunkline_shmem.so beside {}; `cargo build -p trunkline-shmem` makes it",
+            here.display()
+        )
     })?;
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../shmem/include");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("include");
     let mut includes = [here.join("../include"), source].into_iter();
     let include = includes.find(|folder| folder.join("shmem.h").is_file());
     let include = include.ok_or_else(|| format!("no shmem.h in ../include of {}", here.display()))?;

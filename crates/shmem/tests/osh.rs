@@ -15,7 +15,17 @@ mod words;
 const OSHCC: &str = env!("CARGO_BIN_EXE_oshcc");
 const OSHCXX: &str = env!("CARGO_BIN_EXE_oshcxx");
 const OSHRUN: &str = env!("CARGO_BIN_EXE_oshrun");
-const TRUNKLINE: &str = env!("CARGO_BIN_EXE_trunkline");
+
+/// The launcher that `oshrun` calls. Cargo builds it with the whole workspace, not with this package.
+fn launcher() -> PathBuf {
+    let launcher = Path::new(OSHRUN).with_file_name("trunkline");
+    assert!(
+        launcher.is_file(),
+        "{} is missing: run `cargo build -p trunkline-cli` first",
+        launcher.display()
+    );
+    launcher
+}
 
 /// Each PE puts its number into the next; that of C++ by overloads.
 const PROGRAM: &str = r#"
@@ -101,12 +111,13 @@ fn programs_of_c_and_cxx_are_compiled_linked_and_run() {
 fn an_installation_compiles_by_its_own_compilers_and_by_pkg_config() {
     let (folder, sources) = folder();
     let dist = folder.path().join("dist");
-    let shmem = Path::new(env!("CARGO_MANIFEST_DIR")).join("../shmem");
+    let shmem = Path::new(env!("CARGO_MANIFEST_DIR"));
     for name in ["bin", "lib/pkgconfig", "include"] {
         fs::create_dir_all(dist.join(name)).unwrap();
     }
-    for program in [OSHCC, OSHCXX, OSHRUN, TRUNKLINE] {
-        let name = Path::new(program).file_name().unwrap();
+    let launcher = launcher();
+    for program in [OSHCC, OSHCXX, OSHRUN].map(Path::new).into_iter().chain([launcher.as_path()]) {
+        let name = program.file_name().unwrap();
         let to = dist.join("bin").join(name);
         fs::hard_link(program, &to).or_else(|_| fs::copy(program, &to).map(drop)).unwrap();
     }
@@ -114,7 +125,7 @@ fn an_installation_compiles_by_its_own_compilers_and_by_pkg_config() {
     for name in ["shmem.h", "pshmem.h"] {
         fs::copy(shmem.join("include").join(name), dist.join("include").join(name)).unwrap();
     }
-    let built = Path::new(TRUNKLINE).parent().unwrap();
+    let built = Path::new(OSHRUN).parent().unwrap();
     let library = [built.join("deps/libtrunkline_shmem.so"), built.join("libtrunkline_shmem.so")];
     let library = library.iter().find(|file| file.is_file()).unwrap();
     fs::copy(library, dist.join("lib/libtrunkline-shmem.so")).unwrap();
@@ -169,7 +180,7 @@ fn np_is_translated_before_the_program_alone() {
 
 #[test]
 fn the_launchers_options_that_take_a_value_are_known() {
-    let help = well(clean(TRUNKLINE).args(["run", "--help"]));
+    let help = well(clean(launcher()).args(["run", "--help"]));
     let mut found = 0;
     for line in help.lines().map(str::trim_start).filter(|line| line.starts_with('-') && line.contains('<')) {
         let names = line.split('<').next().unwrap_or_default();
