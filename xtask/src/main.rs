@@ -23,6 +23,7 @@ mod report;
 mod script_tests;
 mod shell;
 mod source;
+mod suite;
 mod unsafe_budget;
 mod workspace;
 
@@ -86,6 +87,8 @@ enum Command {
         #[arg(long)]
         update: bool,
     },
+    /// Runs the test programs of the workspace, several beside one another.
+    Suite(suite::Options),
     /// Writes the generated files of the fuzz corpus.
     Corpus,
     /// Writes shmem.h and pshmem.h from the table of types.
@@ -93,7 +96,11 @@ enum Command {
     /// Builds and runs a public suite of OpenSHMEM programs over each fabric, and writes docs/conformance.md.
     Conformance(conformance::Options),
     /// Runs every check that needs no test run: fmt, clippy and the rules above.
-    Ci,
+    Ci {
+        /// Only the checks of the source: not the comparisons with headers of others.
+        #[arg(long)]
+        quick: bool,
+    },
 }
 
 fn main() -> ExitCode {
@@ -134,10 +141,11 @@ fn dispatch(command: Command) -> Result<bool> {
         Command::Compare(options) => compare::run(&workspace, &options).map(|()| true),
         Command::CompareShmem(options) => compare::shmem::run(&workspace, &options).map(|()| true),
         Command::Budget { update } => budget::run(&workspace, update),
+        Command::Suite(options) => suite::run(&workspace, &options),
         Command::Corpus => corpus::run(&workspace).map(|()| true),
         Command::Header => corpus::headers(&workspace).map(|()| true),
         Command::Conformance(options) => conformance::run(&workspace, &options),
-        Command::Ci => Ok(ci::run(&workspace)),
+        Command::Ci { quick } => Ok(ci::run(&workspace, quick)),
     }
 }
 

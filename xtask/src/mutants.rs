@@ -11,12 +11,12 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
-use cargo_metadata::Message;
 use comfy_table::Table;
 use serde::Deserialize;
 
 use crate::report;
 use crate::shell::{self, Ended};
+use crate::suite::{self, TestProgram};
 use crate::workspace::{Workspace, long_name};
 
 /// Where the rows stand, relative to the root.
@@ -222,19 +222,12 @@ fn parse(text: &str) -> Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// One test program and the folder cargo would run it in.
-#[derive(Debug)]
-struct Program {
-    file: PathBuf,
-    dir: PathBuf,
-}
-
 /// Test programs by (package, target); a library's target is `lib`.
 #[derive(Debug, Default)]
-struct Programs(BTreeMap<(String, String), Program>);
+struct Programs(BTreeMap<(String, String), TestProgram>);
 
 impl Programs {
-    fn find(&self, row: &Row) -> Result<&Program> {
+    fn find(&self, row: &Row) -> Result<&TestProgram> {
         let key = (row.package().to_owned(), row.target.clone());
         self.0.get(&key).with_context(|| {
             format!("{ROWS}: {}: crate {} has no test program `{}`", row.name, row.package(), row.target)
@@ -334,18 +327,10 @@ fn features(workspace: &Workspace, rows: &[Row]) -> Result<String> {
 }
 
 fn programs_in(workspace: &Workspace, messages: &[u8]) -> Result<Programs> {
-    let mut programs = Programs::default();
-    for message in Message::parse_stream(messages) {
-        let Message::CompilerArtifact(artifact) = message.context("cargo's messages")? else { continue };
-        let Some(file) = artifact.executable.filter(|_| artifact.profile.test) else { continue };
-        let manifest = artifact.manifest_path.as_std_path();
-        let dir = manifest.parent().unwrap_or(Path::new("")).to_owned();
-        let Some(package) = workspace.crates.iter().find(|c| c.dir == dir) else { continue };
-        let is_bin_or_test = artifact.target.is_bin() || artifact.target.is_test();
-        let target = if is_bin_or_test { artifact.target.name.clone() } else { Row::lib() };
-        programs.0.insert((package.name.clone(), target), Program { file: file.into_std_path_buf(), dir });
-    }
-    Ok(programs)
+    let programs = suite::test_programs(workspace, messages)?.into_iter();
+    Ok(Programs(
+        programs.map(|program| ((program.package.clone(), program.target.clone()), program)).collect(),
+    ))
 }
 
 /// What identifies a healthy run, so that rows that share a test share it.
@@ -408,7 +393,7 @@ fn next_of<'a>(rows: &'a [Row], next: &AtomicUsize) -> Option<(usize, &'a Row)> 
     rows.get(at).map(|row| (at, row))
 }
 
-fn judge(row: &Row, program: &Program, healthy: &Healthy) -> Result<Verdict> {
+fn judge(row: &Row, program: &TestProgram, healthy: &Healthy) -> Result<Verdict> {
     let key = (program.file.clone(), row.test.clone(), row.exact, row.env.clone());
     let known = {
         let mut runs = healthy.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -435,7 +420,7 @@ fn judge(row: &Row, program: &Program, healthy: &Healthy) -> Result<Verdict> {
 }
 
 /// What is wrong with a row's test when no bug is chosen.
-fn judge_without(row: &Row, program: &Program) -> Result<Option<Verdict>> {
+fn judge_without(row: &Row, program: &TestProgram) -> Result<Option<Verdict>> {
     let (ended, log) = run_test(row, program, None)?;
     Ok(match (ended, tests_run(&log)) {
         (Ended::Passed, 0) => Some(Verdict::NoTest),
@@ -448,7 +433,7 @@ fn judge_without(row: &Row, program: &Program) -> Result<Option<Verdict>> {
     })
 }
 
-fn run_test(row: &Row, program: &Program, mutant: Option<&str>) -> Result<(Ended, String)> {
+fn run_test(row: &Row, program: &TestProgram, mutant: Option<&str>) -> Result<(Ended, String)> {
     let mut command = Command::new(&program.file);
     command.arg(&row.test).args(row.exact.then_some("--exact"));
     command
