@@ -83,7 +83,7 @@ fn the_end_names_what_failed() {
                    test a::b ... FAILED\ntest result: FAILED. 1 passed; 2 failed; 0 ignored";
     let tool = format!("[ \"$1\" != mutants ] || {{ printf '{planted}\\n'; exit 1; }}");
     let mut programs = vec![("cargo", String::new()), ("debug/xtask", tool)];
-    let real = ["awk", "cc", "env", "grep", "sed", "tee", "timeout"];
+    let real = ["awk", "cc", "env", "grep", "nice", "sed", "tail", "tee", "timeout"];
     programs
         .extend(real.map(|tool| (tool, format!("exec {} \"$@\"", shell::which(tool).unwrap().display()))));
     let programs: Vec<_> = programs.iter().map(|(name, line)| (*name, line.as_str())).collect();
@@ -101,7 +101,7 @@ fn help_tells_the_options() {
     let out = script(&["--help"]);
     let text = String::from_utf8_lossy(&out.stdout).into_owned();
     assert!(out.status.success());
-    for word in ["--full", "--no-install", "TRUNKLINE_REQUIRE", "N passed, N failed, N skipped"] {
+    for word in ["--quick", "--full", "--no-install", "TRUNKLINE_REQUIRE", "N passed, N failed, N skipped"] {
         assert!(text.contains(word), "{word}");
     }
 }
@@ -138,4 +138,26 @@ fn the_machine_takes_no_unknown_argument() {
     assert_eq!(machine(&[]).status.code(), Some(2));
     let help = machine(&["--help"]);
     assert!(help.status.success() && String::from_utf8_lossy(&help.stdout).contains("--no-install"));
+}
+
+#[test]
+fn quick_and_full_exclude_each_other() {
+    let out = script(&["--quick", "--full"]);
+    assert_eq!(out.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&out.stderr).contains("exclude each other"));
+}
+
+#[test]
+fn a_quick_run_installs_nothing_and_plants_no_bugs() {
+    let tool = "echo \"ran $*\"; printf 'test result: ok. 3 passed; 0 failed; 0 ignored\\n'";
+    let mut programs =
+        vec![("cargo", String::new()), ("debug/xtask", tool.to_owned()), ("apt-get", "echo no".into())];
+    let real = ["awk", "cc", "grep", "sed", "tee", "timeout"];
+    programs
+        .extend(real.map(|tool| (tool, format!("exec {} \"$@\"", shell::which(tool).unwrap().display()))));
+    let programs: Vec<_> = programs.iter().map(|(name, line)| (*name, line.as_str())).collect();
+    let (code, out, err) = on_a_bare_system(&["--quick"], &programs);
+    let ran: Vec<_> = out.lines().filter_map(|line| line.strip_prefix("ran ")).collect();
+    assert_eq!(ran, ["ci --quick", "suite --unit"], "{out}{err}");
+    assert_eq!(code, Some(0), "{out}{err}");
 }
