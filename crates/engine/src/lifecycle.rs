@@ -8,6 +8,7 @@ use trunkline_proto::pool::Place;
 use trunkline_proto::pool::config::Traffic;
 use trunkline_proto::slots::SlotId;
 use trunkline_proto::time::Duration;
+use trunkline_proto::wire::fabric::ChosenFabric;
 use trunkline_proto::wire::frame::{Answer, Frame};
 use trunkline_proto::wire::handle::{self, Handle};
 
@@ -52,7 +53,8 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         let id = control.listen(nics, nonce)?;
         let (process, listen) = (self.process, id.to_bits());
         let near = self.fabric.near().is_some();
-        let fabric = self.fabric.chosen();
+        let hidden = self.params.mutant.is("handle-hides-fabric");
+        let fabric = if hidden { ChosenFabric::default() } else { self.fabric.chosen() };
         let handle =
             Handle { process, nonce, nics: told, listen, address, attempt: 0, p2p: false, near, fabric };
         Ok((ListenId(id), handle.to_bytes()))

@@ -399,6 +399,22 @@ fn a_listener_of_another_version_is_named() {
 }
 
 #[test]
+fn a_listener_over_another_fabric_is_named() {
+    let duo = Duo::calm();
+    let (_, handle) = duo.b.listen(0).unwrap();
+    let fabric = ChosenFabric::new("ofi", "efa");
+    let mut handle = Handle { fabric, ..Handle::from_bytes(&handle).unwrap() }.to_bytes();
+    let before = handle;
+    let error = (0..10_000).find_map(|_| duo.a.connect(0, &mut handle).err()).unwrap();
+    assert!(matches!(&error, Error::Fabric { theirs, .. } if *theirs == fabric), "{error:?}");
+    let text = error.to_string();
+    assert!(
+        text.contains("uses fabric ofi:efa, this process uses ") && text.contains("set TRUNKLINE_FABRIC")
+    );
+    assert_eq!((handle, duo.b.in_use().2), (before, 0), "the listener was not asked");
+}
+
+#[test]
 fn only_the_connecting_process_says_that_it_is_ready() {
     let duo = Duo::calm();
     let (listen, mut handle) = duo.b.listen(0).unwrap();
