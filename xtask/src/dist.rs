@@ -1,6 +1,7 @@
 //! `cargo xtask dist`: what users install, under `target/dist/`.
 //!
-//! Called by people and packagers. It builds with the release profile and writes nothing outside that folder.
+//! Called by people and packagers. It builds with the profile `dist`, whose files are smaller and faster than those of `release` and take
+//! longer to build, in a target folder of its own, and writes nothing outside that and `target/dist/`.
 
 use std::fs;
 use std::path::Path;
@@ -10,7 +11,13 @@ use anyhow::{Context as _, Result};
 use crate::shell;
 use crate::workspace::Workspace;
 
-/// The plugin as it is installed; `NCCL_NET_PLUGIN=trunkline` makes NCCL look for exactly this.
+/// The profile of what is shipped: Cargo.toml has it.
+const PROFILE: &str = "dist";
+
+/// Where cargo builds it: a profile's own folder has the name of the profile, which is that of what users install.
+const BUILD_FOLDER: &str = "dist-build";
+
+/// The plugin as it is installed. `NCCL_NET_PLUGIN` names it by its path, or by `trunkline` where its folder is searched.
 const PLUGIN: &str = "libnccl-net-trunkline.so";
 
 /// The library of OpenSHMEM as it is installed.
@@ -25,8 +32,9 @@ const NVSHMEM_NAMES: [&str; 2] = ["nvshmem_transport_libfabric.so.4", "nvshmem_t
 /// For builds that ask pkg-config; the folder that it is in is `lib/pkgconfig`.
 const PKG_CONFIG: &str = include_str!("../../crates/shmem/trunkline-shmem.pc");
 
-/// Links to it: what RCCL looks for by name, and what both load when nothing is asked for.
-const PLUGIN_LINKS: &[&str] = &["libnccl-net.so", "librccl-net-trunkline.so", "librccl-net.so"];
+/// What RCCL looks for where `NCCL_NET_PLUGIN=trunkline`. There is no `libnccl-net.so` nor `librccl-net.so`: those are loaded unasked by
+/// every program whose library path leads here.
+const PLUGIN_LINK: &str = "librccl-net-trunkline.so";
 
 /// Builds and lays out the distribution.
 ///
@@ -34,10 +42,12 @@ const PLUGIN_LINKS: &[&str] = &["libnccl-net.so", "librccl-net-trunkline.so", "l
 /// When a build fails or a file cannot be written.
 pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     let packages = ["nccl", "shmem", "nvshmem", "cli"].map(|name| format!("--package=trunkline-{name}"));
-    let mut build = vec!["build", "--release"];
+    let folder = workspace.target.join(BUILD_FOLDER);
+    let folder_name = folder.to_str().context("the target folder has no name of letters")?;
+    let mut build = vec!["build", "--profile", PROFILE, "--target-dir", folder_name];
     build.extend(packages.iter().map(String::as_str));
     shell::cargo(&workspace.root, &build)?;
-    let (built, dist) = (workspace.target.join("release"), workspace.target.join("dist"));
+    let (built, dist) = (folder.join(PROFILE), workspace.target.join("dist"));
     if dist.exists() {
         fs::remove_dir_all(&dist).with_context(|| format!("clearing {}", dist.display()))?;
     }
@@ -52,10 +62,8 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
 
 fn lay_out(built: &Path, dist: &Path) -> Result<()> {
     copy(&built.join("libtrunkline_nccl.so"), &dist.join("lib").join(PLUGIN))?;
-    for link in PLUGIN_LINKS {
-        std::os::unix::fs::symlink(PLUGIN, dist.join("lib").join(link))
-            .with_context(|| format!("linking {link}"))?;
-    }
+    std::os::unix::fs::symlink(PLUGIN, dist.join("lib").join(PLUGIN_LINK))
+        .with_context(|| format!("linking {PLUGIN_LINK}"))?;
     copy(&built.join("libtrunkline_shmem.so"), &dist.join("lib").join(SHMEM))?;
     let [first, others @ ..] = NVSHMEM_NAMES;
     copy(&built.join("libtrunkline_nvshmem.so"), &dist.join(NVSHMEM).join(first))?;
@@ -101,7 +109,21 @@ fn copy(from: &Path, to: &Path) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+    use std::ffi::OsString;
+
     use super::*;
+
+    #[test]
+    fn shipped_files_are_optimised_whole_and_stripped() {
+        let manifest = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../Cargo.toml")).unwrap();
+        let manifest: toml::Table = manifest.parse().unwrap();
+        let profile = &manifest["profile"][PROFILE];
+        assert_eq!(profile["lto"].as_str(), Some("fat"));
+        assert_eq!(profile["codegen-units"].as_integer(), Some(1));
+        assert_eq!(profile["strip"].as_str(), Some("symbols"));
+        assert_eq!(profile["debug"].as_integer(), Some(0));
+    }
 
     #[test]
     fn names_lead_to_the_plugin() {
@@ -115,9 +137,13 @@ mod tests {
             fs::write(built.join(program), "tool").unwrap();
         }
         lay_out(&built, &dist).unwrap();
-        for name in PLUGIN_LINKS.iter().chain([&PLUGIN]) {
+        for name in [PLUGIN, PLUGIN_LINK] {
             assert_eq!(fs::read_to_string(dist.join("lib").join(name)).unwrap(), "so", "{name}");
         }
+        let entries = fs::read_dir(dist.join("lib")).unwrap();
+        let names: BTreeSet<_> = entries.map(|entry| entry.unwrap().file_name()).collect();
+        let expected = ["nvshmem", "pkgconfig", PLUGIN, PLUGIN_LINK, SHMEM].map(OsString::from);
+        assert_eq!(names, BTreeSet::from(expected), "nothing that a program loads unasked");
         for program in ["trunkline", "oshcc", "oshc++", "oshrun"] {
             assert_eq!(fs::read_to_string(dist.join("bin").join(program)).unwrap(), "tool", "{program}");
         }

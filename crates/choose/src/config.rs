@@ -43,8 +43,10 @@ pub fn ofi_config(params: &Params) -> Result<OfiConfig, ConfigError> {
 pub fn soft_config(params: &Params, addresses: Vec<IpAddr>) -> SoftConfig {
     let (soft, usual) = (&params.soft, SoftConfig::default());
     let or = |asked: u32, usual: u32| if asked > 0 { asked } else { usual };
+    let nics = if soft.nics > 0 { soft.nics as usize } else { addresses.len().max(1) };
     SoftConfig {
-        nics: if soft.nics > 0 { soft.nics as usize } else { addresses.len().max(1) },
+        nics,
+        speeds_mbps: speeds(params, &addresses, nics),
         addresses,
         max_qp: or(soft.max_qp, usual.max_qp),
         pipelines: or(soft.pipelines, usual.pipelines),
@@ -65,6 +67,16 @@ pub fn soft_config(params: &Params, addresses: Vec<IpAddr>) -> SoftConfig {
     }
 }
 
+/// What software NICs report: the speeds of their interfaces. One that the kernel does not list any more counts as unknown.
+fn speeds(params: &Params, addresses: &[IpAddr], nics: usize) -> Vec<u32> {
+    if params.mutant.is("soft-speed-constant") {
+        return vec![200_000; nics];
+    }
+    let all =
+        if addresses.is_empty() { Vec::new() } else { trunkline_topo::interfaces().unwrap_or_default() };
+    trunkline_topo::share_speeds(&all, addresses, nics)
+}
+
 /// The software NIC that connects processes of this host where another fabric reaches the others, if that is asked for.
 ///
 /// # Errors
@@ -77,5 +89,30 @@ pub fn near(params: &Params) -> Result<Option<SoftFabric>, ChooseError> {
             let config = SoftConfig { nics: 1, wire: WireMode::Auto, ..soft_config(params, Vec::new()) };
             Ok(Some(SoftFabric::new(config)?))
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use trunkline_fabric::Fabric as _;
+
+    use super::*;
+
+    /// The loopback interface has no speed: its driver refuses to tell one.
+    #[test]
+    fn soft_nics_divide_the_speed_of_their_interface() {
+        let params = crate::params_or(&[]).unwrap();
+        let reported = |nics: u32, addresses: Vec<IpAddr>| {
+            let mut params = params.clone();
+            params.soft.nics = nics;
+            let fabric = SoftFabric::new(soft_config(&params, addresses)).unwrap();
+            fabric.nics().iter().map(|nic| nic.speed_mbps).collect::<Vec<_>>()
+        };
+        let loopback = || vec![IpAddr::from(Ipv4Addr::LOCALHOST)];
+        assert_eq!(reported(0, loopback()), [10_000]);
+        assert_eq!(reported(4, loopback()), [2_500; 4]);
+        assert_eq!(reported(2, Vec::new()), [10_000; 2], "no interface limits memory of this host");
     }
 }

@@ -67,6 +67,22 @@ fn a_picture_has_a_run_for_puts_and_one_for_gets() {
 }
 
 #[test]
+fn ranks_over_different_fabrics_name_both() {
+    let fabrics = "[ $RANK = 0 ] && export TRUNKLINE_FABRIC=soft:shm || export TRUNKLINE_FABRIC=soft:tcp";
+    let program = env!("CARGO_BIN_EXE_trunkline");
+    let mut command = Command::new("timeout");
+    command.args(["120", program, "run", "-n", "2", "--", "sh", "-c"]);
+    command.arg(format!("{fabrics}; exec {program} bench rma -e 8")).env("NCCL_SOCKET_IFNAME", "=lo");
+    let output = command.output().expect("timeout runs");
+    let text = String::from_utf8_lossy(&output.stderr);
+    let remedy = "set TRUNKLINE_FABRIC to the same value on all ranks";
+    // The launcher may end the other rank before it has printed its line.
+    let one = format!("rank 1 uses fabric soft:tcp, this process uses soft:shm: {remedy}");
+    let other = format!("rank 0 uses fabric soft:shm, this process uses soft:tcp: {remedy}");
+    assert!(!output.status.success() && (text.contains(&one) || text.contains(&other)), "{text}");
+}
+
+#[test]
 fn mistakes_are_told_once() {
     let told = |arguments: &[&str]| {
         let output = bench("soft:shm", arguments);

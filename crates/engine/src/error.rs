@@ -5,6 +5,7 @@ use std::error::Error as StdError;
 use trunkline_fabric::{DeregisterError, LinkError, OobError, OpenError, RegisterError, Status};
 use trunkline_proto::id::ProcessId;
 use trunkline_proto::pool::{AnswerFault, AskError, WiredError};
+use trunkline_proto::wire::fabric::ChosenFabric;
 use trunkline_proto::wire::handle::HandleError;
 use trunkline_proto::xfer::Fault;
 
@@ -50,6 +51,18 @@ pub enum Error {
     /// A connection handle cannot be used.
     #[error("connection handle: {0}")]
     Handle(#[from] HandleError),
+    /// The listening process chose another fabric.
+    #[error(
+        "process {process} uses fabric {theirs}, this process uses {ours}: set TRUNKLINE_FABRIC to the same value on all ranks"
+    )]
+    Fabric {
+        /// The listening process.
+        process: ProcessId,
+        /// Its fabric.
+        theirs: ChosenFabric,
+        /// The fabric of this process.
+        ours: ChosenFabric,
+    },
     /// The peer speaks other versions.
     #[error("the peer speaks protocol versions {min} to {max}, this process speaks {ours}")]
     Version {

@@ -8,6 +8,7 @@ use trunkline_proto::pool::Place;
 use trunkline_proto::pool::config::Traffic;
 use trunkline_proto::slots::SlotId;
 use trunkline_proto::time::Duration;
+use trunkline_proto::wire::fabric::ChosenFabric;
 use trunkline_proto::wire::frame::{Answer, Frame};
 use trunkline_proto::wire::handle::{self, Handle};
 
@@ -52,7 +53,10 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         let id = control.listen(nics, nonce)?;
         let (process, listen) = (self.process, id.to_bits());
         let near = self.fabric.near().is_some();
-        let handle = Handle { process, nonce, nics: told, listen, address, attempt: 0, p2p: false, near };
+        let hidden = self.params.mutant.is("handle-hides-fabric");
+        let fabric = if hidden { ChosenFabric::default() } else { self.fabric.chosen() };
+        let handle =
+            Handle { process, nonce, nics: told, listen, address, attempt: 0, p2p: false, near, fabric };
         Ok((ListenId(id), handle.to_bytes()))
     }
 
@@ -60,7 +64,7 @@ impl<F: Fabric, H: Host> Engine<F, H> {
     /// attempt that is not called again for `connect_time` is given up.
     ///
     /// # Errors
-    /// Any [`Error`] ends the attempt; nothing of it stays.
+    /// [`Error::Fabric`] if the two processes chose different fabrics. Any [`Error`] ends the attempt; nothing of it stays.
     pub fn connect(
         &self,
         nics: impl Into<Nics>,
@@ -82,6 +86,7 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         let nics = nics.into();
         self.check_nics(&nics)?;
         let parsed = Handle::from_bytes(handle)?;
+        self.check_fabric(&parsed)?;
         let mut control = self.control.claim();
         control.asked(SlotId::from_bits(parsed.attempt));
         self.progress_control(&mut control);
@@ -115,6 +120,15 @@ impl<F: Fabric, H: Host> Engine<F, H> {
             self.progress_lingering();
         }
         advanced
+    }
+
+    /// Before anything is asked of the listener, whose answer would only say that a link cannot be made.
+    fn check_fabric(&self, handle: &Handle) -> Result<(), Error> {
+        let (process, theirs, ours) = (handle.process, handle.fabric, self.fabric.chosen());
+        if ours.meets(&theirs) || self.params.mutant.is("engine-connects-other-fabrics") {
+            return Ok(());
+        }
+        Err(Error::Fabric { process, theirs, ours })
     }
 
     /// Accepts a connection. `None` means call again.

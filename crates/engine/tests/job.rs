@@ -713,3 +713,30 @@ fn words_that_the_cpu_does_not_touch_are_changed_by_who_does() {
     let outside = Word::new(number, 4096, Width::Eight).unwrap();
     assert!(matches!(members.atomic(0, 1, outside, add(Type::U64)), Err(RmaError::NoWord(1))));
 }
+
+/// Cards of jobs over these wires, and what each of them says when the members meet.
+fn meet_over(wires: [WireMode; 2]) -> [Result<(), RmaError>; 2] {
+    let jobs = wires.map(|wire| {
+        let fabric = SoftFabric::new(SoftConfig { wire, ..SoftConfig::default() }).unwrap();
+        Job::new(fabric, UnixHost::new(|_, _| {}), params(), Nics::from(0)).unwrap()
+    });
+    let cards = jobs.each_ref().map(Job::card);
+    [0, 1].map(|me| jobs[me].meet(me as u32, &cards))
+}
+
+#[test]
+fn members_over_different_fabrics_are_named() {
+    let [first, second] = meet_over([WireMode::Shm, WireMode::Tcp]).map(|met| met.unwrap_err().to_string());
+    let remedy = "set TRUNKLINE_FABRIC to the same value on all ranks";
+    assert_eq!(first, format!("rank 1 uses fabric soft:tcp, this process uses soft:shm: {remedy}"));
+    assert_eq!(second, format!("rank 0 uses fabric soft:shm, this process uses soft:tcp: {remedy}"));
+}
+
+#[test]
+fn a_member_that_takes_any_wire_meets_all() {
+    for wire in [WireMode::Auto, WireMode::Shm, WireMode::Tcp] {
+        for wires in [[WireMode::Auto, wire], [wire, WireMode::Auto]] {
+            meet_over(wires).into_iter().for_each(Result::unwrap);
+        }
+    }
+}

@@ -1,5 +1,6 @@
 //! A kind of network, and the NICs it found. Asked at start by the engine; never on the data path.
 
+use trunkline_proto::wire::fabric::ChosenFabric;
 use trunkline_proto::wire::status::Usage;
 
 use crate::{Caps, OpenError, Rail, RailConfig};
@@ -30,6 +31,16 @@ pub trait Fabric: Send + Sync + 'static {
 
     /// The name users choose it by: `soft`, `verbs`, `ofi`.
     fn name(&self) -> &'static str;
+
+    /// The part of its name behind the colon: `tcp` of `soft:tcp`, `efa` of `ofi:efa`. Empty if nothing narrows it down.
+    fn qualifier(&self) -> &str {
+        ""
+    }
+
+    /// Both parts of the name, as peers receive it.
+    fn chosen(&self) -> ChosenFabric {
+        ChosenFabric::new(self.name(), self.qualifier())
+    }
 
     /// The NICs that were found; their order never changes.
     fn nics(&self) -> &[Nic];

@@ -41,6 +41,10 @@ impl<N: Fabric, F: Fabric> Fabric for Split<N, F> {
         self.far.name()
     }
 
+    fn qualifier(&self) -> &str {
+        self.far.qualifier()
+    }
+
     fn nics(&self) -> &[Nic] {
         &self.nics
     }

@@ -81,7 +81,7 @@ fn engine_code(error: &Error) -> ResultCode {
     match error {
         Error::Unknown(_) => ResultCode::INTERNAL_ERROR,
         Error::Argument(_) | Error::Handle(_) => ResultCode::INVALID_ARGUMENT,
-        Error::Version { .. } => ResultCode::INVALID_USAGE,
+        Error::Version { .. } | Error::Fabric { .. } => ResultCode::INVALID_USAGE,
         Error::Refused | Error::PeerExhausted | Error::Answer(_) | Error::Wired(_) => {
             ResultCode::REMOTE_ERROR
         }

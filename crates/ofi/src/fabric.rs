@@ -92,6 +92,8 @@ struct About {
     /// What was noticed, a line each.
     notes: Vec<(Level, String)>,
     skips_flushes: bool,
+    /// The provider's name, as ranks with other versions of libfabric call it, too.
+    family: String,
 }
 
 /// Providers to ask for a name that users give, best first. Which of those that work over TCP is there depends on the
@@ -103,6 +105,15 @@ fn candidates(wanted: Option<&str>) -> Vec<String> {
         Some(one) => return vec![one.to_owned()],
     };
     all.iter().map(|&name| name.to_owned()).collect()
+}
+
+/// The one name of all [`candidates`]: without the layers above a provider, and `tcp` for what was called `net`.
+fn family(provider: &str) -> &str {
+    match provider.split(';').next() {
+        Some("net") => "tcp",
+        Some(lowest) => lowest,
+        None => provider,
+    }
 }
 
 /// What is needed.
@@ -152,7 +163,8 @@ impl OfiFabric {
     /// As [`OfiFabric::new`].
     pub fn with_library(library: &Arc<Library>, config: &OfiConfig) -> Result<Self, NoNic> {
         for provider in candidates(config.provider.as_deref()) {
-            let about = About { skips_flushes: config.skips_flushes, ..About::default() };
+            let family = family(&provider).to_owned();
+            let about = About { skips_flushes: config.skips_flushes, family, ..About::default() };
             let mut found = Self { ports: Vec::new(), nics: Vec::new(), about: Box::new(about) };
             let all = offers(library, &provider, USUAL).map_err(NoNic::Query)?;
             let there: Vec<String> = all.iter().map(|info| info.names()[2].clone()).collect();
@@ -316,6 +328,10 @@ impl Fabric for OfiFabric {
 
     fn name(&self) -> &'static str {
         "ofi"
+    }
+
+    fn qualifier(&self) -> &str {
+        &self.about.family
     }
 
     fn nics(&self) -> &[Nic] {

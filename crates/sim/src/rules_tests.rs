@@ -7,6 +7,7 @@ use trunkline_mem::Memory;
 use trunkline_proto::id::ProcessId;
 use trunkline_proto::nics::Nics;
 use trunkline_proto::time::Duration;
+use trunkline_proto::wire::fabric::ChosenFabric;
 use trunkline_proto::wire::frame;
 use trunkline_proto::wire::handle::Handle;
 use trunkline_proto::wire::share::{Mode, Offer, Request};
@@ -372,9 +373,18 @@ fn a_listener_of_another_version_is_named() {
     let nics = Nics::new(&[0]).unwrap();
     for (low, high) in [(frame::VERSION + 1, 9), (3, 3)] {
         let address = address.clone();
-        let mut handle =
-            Handle { process, nonce: [1; 16], nics, listen: 1, address, attempt: 0, p2p: false, near: false }
-                .to_bytes();
+        let mut handle = Handle {
+            process,
+            nonce: [1; 16],
+            nics,
+            listen: 1,
+            address,
+            attempt: 0,
+            p2p: false,
+            near: false,
+            fabric: ChosenFabric::default(),
+        }
+        .to_bytes();
         let mut streams = Vec::new();
         let error = (0..10_000).find_map(|_| {
             if let Some(mut stream) = listener.accept().unwrap() {
@@ -386,6 +396,22 @@ fn a_listener_of_another_version_is_named() {
         let Some(Error::Version { min, max, ours: frame::VERSION }) = error else { panic!("{error:?}") };
         assert_eq!((min, max), (low, high));
     }
+}
+
+#[test]
+fn a_listener_over_another_fabric_is_named() {
+    let duo = Duo::calm();
+    let (_, handle) = duo.b.listen(0).unwrap();
+    let fabric = ChosenFabric::new("ofi", "efa");
+    let mut handle = Handle { fabric, ..Handle::from_bytes(&handle).unwrap() }.to_bytes();
+    let before = handle;
+    let error = (0..10_000).find_map(|_| duo.a.connect(0, &mut handle).err()).unwrap();
+    assert!(matches!(&error, Error::Fabric { theirs, .. } if *theirs == fabric), "{error:?}");
+    let text = error.to_string();
+    assert!(
+        text.contains("uses fabric ofi:efa, this process uses ") && text.contains("set TRUNKLINE_FABRIC")
+    );
+    assert_eq!((handle, duo.b.in_use().2), (before, 0), "the listener was not asked");
 }
 
 #[test]

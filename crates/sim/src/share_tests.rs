@@ -11,6 +11,7 @@ use trunkline_proto::id::ProcessId;
 use trunkline_proto::pool::AnswerFault;
 use trunkline_proto::slots::SlotId;
 use trunkline_proto::time::Duration;
+use trunkline_proto::wire::fabric::ChosenFabric;
 use trunkline_proto::wire::frame::{self, Answer, Open, Region, Reply, VERSION};
 use trunkline_proto::wire::handle::Handle;
 use trunkline_proto::wire::member::MemberId;
@@ -190,9 +191,18 @@ impl Listening {
         let mut listener = SimOob::stranger(&duo.world, outside).listen().unwrap();
         let (process, nics) = (ProcessId([7; 16]), trunkline_proto::nics::Nics::new(&[0]).unwrap());
         let address = listener.address().0;
-        let mut handle =
-            Handle { process, nonce: [1; 16], nics, listen: 1, address, attempt: 0, p2p: false, near: false }
-                .to_bytes();
+        let mut handle = Handle {
+            process,
+            nonce: [1; 16],
+            nics,
+            listen: 1,
+            address,
+            attempt: 0,
+            p2p: false,
+            near: false,
+            fabric: ChosenFabric::default(),
+        }
+        .to_bytes();
         let stream = (0..1000).find_map(|_| {
             assert_eq!(duo.a.connect(0, &mut handle).unwrap(), None);
             listener.accept().unwrap()

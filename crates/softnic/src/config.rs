@@ -35,6 +35,8 @@ pub struct SoftConfig {
     /// Addresses of this host, by which other hosts reach it: of the first NIC, the second and so on, from the start
     /// again if there are more NICs. None: only this host reaches it.
     pub addresses: Vec<IpAddr>,
+    /// Mb/s that each NIC reports; [`SoftConfig::SPEED_UNKNOWN_MBPS`] for those beyond. They limit nothing.
+    pub speeds_mbps: Vec<u32>,
     /// How long a send may wait for a posted receive before that is an error; `None` waits for ever.
     pub receiver_wait: Option<Duration>,
     /// Remote writes into relaxed regions land only when a flush on their link completes.
@@ -81,6 +83,14 @@ impl SoftConfig {
         }
     }
 
+    /// Mb/s that a NIC reports.
+    pub(crate) fn speed_mbps(&self, nic: usize) -> u32 {
+        self.speeds_mbps.get(nic).copied().unwrap_or(Self::SPEED_UNKNOWN_MBPS)
+    }
+
+    /// Mb/s of a NIC whose interface is not known, as NCCL's socket transport assumes it.
+    pub const SPEED_UNKNOWN_MBPS: u32 = 10_000;
+
     /// Most pipelines of one NIC.
     pub const PIPELINES_MAX: u32 = 64;
 
@@ -107,6 +117,7 @@ impl Default for SoftConfig {
             copy: CopyMode::Auto,
             wire: WireMode::Auto,
             addresses: Vec::new(),
+            speeds_mbps: Vec::new(),
             receiver_wait: None,
             delayed_visibility: false,
             virtual_addresses: false,

@@ -8,10 +8,7 @@ use trunkline_proto::wire::status::Usage;
 
 use crate::nic::Shared;
 use crate::segment::Geometry;
-use crate::{SoftConfig, SoftRail, caps};
-
-/// Speed that a software NIC claims, in Mb/s.
-const SPEED_MBPS: u32 = 200_000;
+use crate::{SoftConfig, SoftRail, WireMode, caps};
 
 /// Software NICs `soft0`, `soft1` and so on.
 pub struct SoftFabric {
@@ -43,7 +40,7 @@ impl SoftFabric {
                 pci_path: None,
                 guid: guid(&shared.id, index),
                 port: 1,
-                speed_mbps: SPEED_MBPS,
+                speed_mbps: shared.config.speed_mbps(index),
                 latency_us: 0.0,
                 caps,
             })
@@ -63,6 +60,14 @@ impl Fabric for SoftFabric {
 
     fn name(&self) -> &'static str {
         "soft"
+    }
+
+    fn qualifier(&self) -> &str {
+        match self.shared.config.wire {
+            WireMode::Auto => "",
+            WireMode::Shm => "shm",
+            WireMode::Tcp => "tcp",
+        }
     }
 
     fn nics(&self) -> &[Nic] {

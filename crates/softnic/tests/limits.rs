@@ -14,6 +14,14 @@ use trunkline_proto::time::Duration;
 use trunkline_softnic::{SoftConfig, SoftFabric};
 
 #[test]
+fn nics_report_the_speeds_they_are_given() {
+    let config = SoftConfig { nics: 3, speeds_mbps: vec![25_000, 4_000], ..SoftConfig::default() };
+    let fabric = SoftFabric::new(config).unwrap();
+    let speeds: Vec<u32> = fabric.nics().iter().map(|nic| nic.speed_mbps).collect();
+    assert_eq!(speeds, [25_000, 4_000, SoftConfig::SPEED_UNKNOWN_MBPS]);
+}
+
+#[test]
 fn queue_pairs() {
     let fabric = SoftFabric::new(SoftConfig { max_qp: 3, nics: 2, ..SoftConfig::default() }).unwrap();
     let mut one = fabric.open(0, &rail_config()).unwrap();

@@ -119,6 +119,8 @@ pub(crate) struct Setting {
     scenario: &'static str,
     version: u8,
     env: Vec<(String, OsString)>,
+    /// For the second process alone.
+    second_env: Vec<(String, OsString)>,
     /// A program, with arguments, that starts the second process.
     wrapper: Vec<String>,
     /// Where each process runs, if not here.
@@ -137,6 +139,7 @@ pub(crate) fn scenario(name: &'static str) -> Setting {
         scenario: name,
         version: 12,
         env: vec![("TRUNKLINE_FUSE".to_owned(), "all".into())],
+        second_env: Vec::new(),
         wrapper: Vec::new(),
         hosts: None,
         measures: false,
@@ -156,6 +159,12 @@ impl Setting {
     /// A value that need not be text.
     pub(crate) fn env_os(mut self, name: &str, value: OsString) -> Self {
         self.env.push((name.to_owned(), value));
+        self
+    }
+
+    /// A value that the second process has in the place of the first one's.
+    pub(crate) fn second_env(mut self, name: &str, value: &str) -> Self {
+        self.second_env.push((name.to_owned(), value.into()));
         self
     }
 
@@ -216,6 +225,9 @@ impl Setting {
         command.env("TRUNKLINE_TEST_ABI", self.version.to_string());
         command.env("TRUNKLINE_TEST_ROLE", role.to_string());
         command.envs(self.env.iter().map(|(name, value)| (name, value)));
+        if role == 1 {
+            command.envs(self.second_env.iter().map(|(name, value)| (name, value)));
+        }
         command.stdin(stdin).stdout(out).stderr(err);
         let child = match &self.hosts {
             Some(hosts) => hosts[role].run(|| command.env("TRUNKLINE_TEST_HOSTED", "1").spawn()),

@@ -1,6 +1,6 @@
 //! The scenarios by name.
 
-use crate::contract::{arguments, connections, fused, lifetimes, messages};
+use crate::contract::{arguments, connections, fabrics, fused, lifetimes, messages};
 use crate::gpu;
 use crate::hosts::{cable, look, stream};
 use crate::loading;
@@ -16,6 +16,7 @@ pub(crate) fn find(name: &str) -> Option<fn(Scene)> {
     let modules = [
         arguments::SCENARIOS,
         connections::SCENARIOS,
+        fabrics::SCENARIOS,
         fused::SCENARIOS,
         lifetimes::SCENARIOS,
         messages::SCENARIOS,

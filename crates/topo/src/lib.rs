@@ -10,6 +10,7 @@ mod distance;
 mod interface;
 mod mutant;
 mod pci;
+mod speed;
 mod sysfs;
 mod topology;
 
@@ -18,5 +19,6 @@ pub use choice::{Choice, ChoiceError, Family, VARIABLES, Variable};
 pub use distance::{Class, Distance, NumaNode, Place};
 pub use interface::{Interface, interfaces};
 pub use pci::{AddressError, PciAddress, PciPath};
+pub use speed::{SPEED_UNKNOWN_MBPS, share_speeds};
 pub use sysfs::{GPUS_MAX, NICS_MAX, ReadError, read};
 pub use topology::{Gpu, GpusBy, Name, Nic, NicKind, Topology};

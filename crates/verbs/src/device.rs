@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, Weak};
 use trunkline_fabric::{Abandoned, DeviceReach};
 use trunkline_sys::verbs::{
     ABI_IS_EXTENDED, Calls, Context, ContextOps, Device as RawDevice, DeviceAttr, GID_TYPE_ROCE_V1,
-    GID_TYPE_ROCE_V2, Gid, GidEntry, Pd, PortAttr, VerbsContext,
+    GID_TYPE_ROCE_V2, Gid, GidEntry, Pd, PortAttr, PortAttrEx, VerbsContext,
 };
 
 use crate::events::Faults;
@@ -172,20 +172,24 @@ impl Device {
     }
 
     /// The attributes of a port.
-    pub(crate) fn port(&self, port: u8) -> io::Result<PortAttr> {
+    pub(crate) fn port(&self, port: u8) -> io::Result<PortAttrEx> {
+        // A library that is older than a field leaves it as it is.
         // SAFETY: all zeros are such attributes.
-        let mut attr: PortAttr = unsafe { std::mem::zeroed() };
+        let mut attr: PortAttrEx = unsafe { std::mem::zeroed() };
         let at = std::mem::offset_of!(VerbsContext, query_port);
         let newer = self.extended(size_of::<VerbsContext>() - at).and_then(|whole| {
             // SAFETY: the slot lies inside what the library has.
             unsafe { (*whole).query_port }
         });
-        match newer {
+        let code = match newer {
             // SAFETY: the context is open; the attributes are as long as is said.
-            Some(call) => errno(unsafe { call(self.context, port, &raw mut attr, size_of::<PortAttr>()) })?,
+            Some(call) => unsafe {
+                call(self.context, port, (&raw mut attr).cast(), size_of::<PortAttrEx>())
+            },
             // SAFETY: the context is open; the call fills the beginning of the attributes.
-            None => errno(unsafe { (self.calls().query_port)(self.context, port, (&raw mut attr).cast()) })?,
-        }
+            None => unsafe { (self.calls().query_port)(self.context, port, (&raw mut attr).cast()) },
+        };
+        errno(code)?;
         Ok(attr)
     }
 
@@ -259,6 +263,8 @@ pub(crate) struct Port {
     pub(crate) number: u8,
     /// What it was like when the fabric was made.
     pub(crate) attr: PortAttr,
+    /// Its speed then.
+    pub(crate) speed_mbps: u32,
     /// Our address on it.
     pub(crate) gid: gid::Entry,
     /// Most inline bytes of a queue pair.

@@ -7,22 +7,16 @@ use std::sync::{Arc, Mutex};
 use trunkline_fabric::{Fabric, Nic, OpenError, RailConfig};
 use trunkline_mem::gpu::Gpus;
 use trunkline_proto::wire::status::Usage;
-use trunkline_sys::verbs::{
-    LINK_LAYER_ETHERNET, LINK_LAYER_INFINIBAND, PORT_ACTIVE, PortAttr, QpCap, TRANSPORT_IB,
-};
+use trunkline_sys::verbs::{LINK_LAYER_ETHERNET, LINK_LAYER_INFINIBAND, PORT_ACTIVE, QpCap, TRANSPORT_IB};
 
 use crate::config::Routing;
 use crate::cq::CompletionQueue;
 use crate::device::{Device, Port};
 use crate::qp::Qp;
-use crate::{Library, Missing, VerbsConfig, VerbsRail, caps, gid};
+use crate::{Library, Missing, VerbsConfig, VerbsRail, caps, gid, speed};
 
 /// Inline bytes that are asked for, most first; a head and a body of a request may take half of them each.
 const INLINE: [u32; 5] = [256, 192, 128, 64, 0];
-/// Speed of a lane in Mb/s, by the bit that stands for it.
-const SPEEDS: [u32; 9] = [2_500, 5_000, 10_000, 10_000, 14_000, 25_000, 50_000, 100_000, 200_000];
-/// Lanes, by the bit that stands for them.
-const WIDTHS: [u32; 5] = [1, 4, 8, 12, 2];
 
 /// RDMA devices of this host.
 pub struct VerbsFabric {
@@ -100,7 +94,7 @@ impl VerbsFabric {
                         pci_path: pci_path.clone(),
                         guid: u64::from_be(device.attr.sys_image_guid),
                         port: u32::from(number) + before,
-                        speed_mbps: speed(&port.attr),
+                        speed_mbps: port.speed_mbps,
                         latency_us: 0.0,
                         caps,
                     });
@@ -164,7 +158,8 @@ fn name(device: &str, port: u8) -> String {
 
 /// A port, if it can be used; else why not.
 fn usable(device: &Arc<Device>, number: u8, config: &VerbsConfig) -> Result<Port, String> {
-    let attr = device.port(number).map_err(|error| format!("does not tell what it is ({error})"))?;
+    let told = device.port(number).map_err(|error| format!("does not tell what it is ({error})"))?;
+    let (attr, speed_mbps) = (told.attr, speed::of_port(&told));
     if attr.state != PORT_ACTIVE {
         return Err("is not active".to_owned());
     }
@@ -188,7 +183,17 @@ fn usable(device: &Arc<Device>, number: u8, config: &VerbsConfig) -> Result<Port
         Routing::Adaptive => true,
         Routing::Fixed => false,
     };
-    Ok(Port { device: Arc::clone(device), number, attr, gid, inline, extended, flusher, adaptive })
+    Ok(Port {
+        device: Arc::clone(device),
+        number,
+        attr,
+        speed_mbps,
+        gid,
+        inline,
+        extended,
+        flusher,
+        adaptive,
+    })
 }
 
 /// How many inline bytes queue pairs take, and whether work can be built in place: found out by making some.
@@ -211,12 +216,6 @@ fn probe(device: &Arc<Device>, extended: bool) -> Result<(u32, bool), String> {
         }
     }
     Err(format!("makes no queue pair ({last})"))
-}
-
-/// Speed of a port in Mb/s.
-fn speed(attr: &PortAttr) -> u32 {
-    let first = |bits: u8, table: &[u32]| table.get(bits.trailing_zeros() as usize).copied().unwrap_or(0);
-    first(attr.active_speed, &SPEEDS) * first(attr.active_width, &WIDTHS)
 }
 
 impl Fabric for VerbsFabric {
@@ -263,19 +262,6 @@ impl Fabric for VerbsFabric {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn speeds_are_lanes_times_their_speed() {
-        // SAFETY: all zeros are such attributes.
-        let mut attr: PortAttr = unsafe { std::mem::zeroed() };
-        assert_eq!(speed(&attr), 0);
-        for (speed_bits, width, want) in
-            [(64, 2, 200_000), (128, 2, 400_000), (32, 1, 25_000), (1, 1, 2_500), (16, 8, 168_000)]
-        {
-            (attr.active_speed, attr.active_width) = (speed_bits, width);
-            assert_eq!(speed(&attr), want);
-        }
-    }
 
     #[test]
     fn first_ports_have_the_name_of_their_device() {

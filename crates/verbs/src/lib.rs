@@ -28,6 +28,7 @@ mod rail;
 mod reach;
 mod receives;
 mod register;
+mod speed;
 mod stage;
 mod unheard;
 

@@ -340,7 +340,7 @@ impl Report {
                 n.name.clone(),
                 n.port.to_string(),
                 n.address.clone().unwrap_or_else(|| "none".to_owned()),
-                format!("{} Gb/s", n.speed_mbps / 1000),
+                crate::topo::speed(Some(n.speed_mbps)),
                 n.guid.clone(),
                 n.links_max.to_string(),
                 n.pipelines.to_string(),

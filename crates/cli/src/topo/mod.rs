@@ -122,7 +122,7 @@ fn model(id: Option<(u16, u16)>) -> String {
 }
 
 /// A speed as people say it.
-fn speed(mbps: Option<u32>) -> String {
+pub(crate) fn speed(mbps: Option<u32>) -> String {
     match mbps {
         Some(mbps) if mbps % 1000 == 0 => format!("{} Gb/s", mbps / 1000),
         Some(mbps) => format!("{mbps} Mb/s"),

@@ -3,6 +3,7 @@
 use trunkline_fabric::{LinkError, OobError, OpenError, RegisterError, Status};
 use trunkline_proto::id::ProcessId;
 use trunkline_proto::wire::dial::{DialError, Refusal};
+use trunkline_proto::wire::fabric::ChosenFabric;
 
 /// Why a call failed.
 #[derive(Debug, thiserror::Error)]
@@ -38,6 +39,18 @@ pub enum RmaError {
         member: u32,
         /// Why.
         source: DialError,
+    },
+    /// A member chose another fabric.
+    #[error(
+        "rank {member} uses fabric {theirs}, this process uses {ours}: set TRUNKLINE_FABRIC to the same value on all ranks"
+    )]
+    Fabric {
+        /// Which member.
+        member: u32,
+        /// Its fabric.
+        theirs: ChosenFabric,
+        /// The fabric of this process.
+        ours: ChosenFabric,
     },
     /// A member cannot be reached, or not any more. Told by every call that concerns it.
     #[error("member {member}: {lost}")]

@@ -9,13 +9,12 @@ use trunkline_proto::id::ProcessId;
 use trunkline_proto::limits::RMA_STREAMS_MAX;
 use trunkline_proto::mutant::Mutant;
 use trunkline_proto::rma::atomic::Atomic;
-use trunkline_proto::wire::dial::{CARD_BYTES, Card};
+use trunkline_proto::wire::dial::Card;
 use trunkline_proto::wire::rma::Stream;
 use trunkline_proto::wire::rma::signal::Update;
-use trunkline_proto::wire::rma::word::{Width, Word as Word8};
+use trunkline_proto::wire::rma::word::Word as Word8;
 
 use crate::lane::Lane;
-use crate::params::ExecuteBy;
 use crate::rma::context::{ANSWERS_MAX, Context, ContextId, Fetch, Local, Source};
 use crate::rma::desk::Desk;
 use crate::rma::error::RmaError;
@@ -54,11 +53,11 @@ pub(super) struct Made {
 
 /// A process in a job.
 pub struct Job<F: Fabric, H: Host> {
-    fabric: F,
+    pub(super) fabric: F,
     pub(super) host: H,
     pub(super) params: Params,
     pub(super) nics: Nics,
-    process: ProcessId,
+    pub(super) process: ProcessId,
     pub(super) nonce: [u8; 16],
     pub(super) me: OnceLock<(Member, Vec<Card>)>,
     pub(super) heaps: Mutex<Heaps>,
@@ -98,7 +97,7 @@ impl<F: Fabric, H: Host> Job<F, H> {
     }
 
     /// Rails for the end that serves or the one that begins, and how many receives each of their links has.
-    fn open(&self, serves: bool) -> Result<(Vec<F::Rail>, u32), RmaError> {
+    pub(super) fn open(&self, serves: bool) -> Result<(Vec<F::Rail>, u32), RmaError> {
         let Some((_, cards)) = self.me.get() else { return Err(UNMET) };
         let paths = cards.iter().map(|card| u32::from(card.rails)).max().unwrap_or(1);
         let links = (cards.len() as u32).saturating_mul(paths);
@@ -133,63 +132,6 @@ impl<F: Fabric, H: Host> Job<F, H> {
         };
         let rails = self.nics.numbers().iter().map(open).collect::<Result<_, RmaError>>()?;
         Ok((rails, receives))
-    }
-
-    /// What the other members need to reach this process; their launcher carries it to them.
-    pub fn card(&self) -> [u8; CARD_BYTES] {
-        let address = self.desk.claim().streams.address().0;
-        let rails = self.nics.numbers().len() as u8;
-        let executes = self.caps_of_one().is_some_and(|caps| {
-            caps.atomics
-                && caps.arrives
-                && match self.params.execute_by {
-                    ExecuteBy::Auto => caps.offloads_atomics,
-                    ExecuteBy::Nic => true,
-                    ExecuteBy::Owner => false,
-                }
-        });
-        Card { process: self.process, nonce: self.nonce, rails, address, executes }.to_bytes()
-    }
-
-    /// What its NIC can do, if it serves by one.
-    fn caps_of_one(&self) -> Option<Caps> {
-        let &[nic] = self.nics.numbers() else { return None };
-        self.fabric.nics().get(nic).map(|nic| nic.caps)
-    }
-
-    /// Whether NICs execute atomics on words of 8 bytes: those of all members can, and no word is behind two of them.
-    fn nics_execute(&self) -> bool {
-        let believes = self.params.mutant.is("job-believes-two-nics");
-        self.me.get().is_some_and(|(_, cards)| cards.iter().all(|card| card.executes) || believes)
-    }
-
-    /// Whether a word of this process may be changed by its own atomics, beside those that others ask for. Else this process asks for
-    /// its own, as others do.
-    pub fn executes(&self, width: Width) -> bool {
-        let coherent = self.caps_of_one().is_some_and(|caps| caps.coherent_atomics);
-        width == Width::Four
-            || !self.nics_execute()
-            || coherent
-            || self.params.mutant.is("job-goes-around-the-nic")
-    }
-
-    /// Who is in the job: the cards of all, in the order of their numbers, and which of them this process is.
-    ///
-    /// # Errors
-    /// [`RmaError::Card`] names one that cannot be read; [`RmaError::Argument`] if this is not the first call, or this process is
-    /// not where it is said to be.
-    pub fn meet(&self, me: Member, cards: &[[u8; CARD_BYTES]]) -> Result<(), RmaError> {
-        let read = |(member, card)| {
-            Card::from_bytes(card).map_err(|source| RmaError::Card { member: member as Member, source })
-        };
-        let cards = cards.iter().enumerate().map(read).collect::<Result<Vec<_>, _>>()?;
-        if cards.get(me as usize).is_none_or(|card| card.process != self.process) {
-            return Err(RmaError::Argument("the card of this process is not where its number says"));
-        }
-        self.me.set((me, cards)).map_err(|_| RmaError::Argument("the members are known already"))?;
-        let (rails, receives) = self.open(true)?;
-        *self.service.claim() = Some(Service::new(rails, receives, &self.params));
-        Ok(())
     }
 
     /// The bug that is planted in it, if any.

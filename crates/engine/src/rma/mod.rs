@@ -9,6 +9,7 @@
 //! The rules are `trunkline_proto::rma`'s: what a quiet waits for, in which order signals are applied, and that each atomic is
 //! executed once. What is said before a link carries is in docs/wire.md, "Cards and dialling".
 
+mod card;
 mod context;
 mod desk;
 mod dial;

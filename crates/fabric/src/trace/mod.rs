@@ -49,6 +49,10 @@ impl<F: Fabric> Fabric for Traced<F> {
         self.fabric.name()
     }
 
+    fn qualifier(&self) -> &str {
+        self.fabric.qualifier()
+    }
+
     fn nics(&self) -> &[Nic] {
         self.fabric.nics()
     }

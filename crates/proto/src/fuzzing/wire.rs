@@ -15,6 +15,7 @@ use crate::slots::SlotId;
 use crate::wire::cts::{self, Cts, Others};
 use crate::wire::dial::{self, Card, Word};
 use crate::wire::eager::{self, Eager};
+use crate::wire::fabric::ChosenFabric;
 use crate::wire::fin::Fin;
 use crate::wire::frame::{Answer, Frame, LinkDown, LinkOpen, LinkResult, Open, Region, Reply};
 use crate::wire::handle::{self, Handle};
@@ -50,7 +51,9 @@ pub(super) fn handle_seeds() -> Vec<Vec<u8>> {
     let with = |nics: &[u16], address: Vec<u8>, attempt| {
         let (process, nonce, nics) =
             (ProcessId([0x11; 16]), [0x22; 16], Nics::new(nics).unwrap_or(Nics::NONE));
-        Handle { process, nonce, nics, listen: 3 << 32 | 7, address, attempt, p2p: false, near: attempt > 0 }
+        let fabric = ChosenFabric::new("soft", if attempt > 0 { "shm" } else { "" });
+        let (listen, near) = (3 << 32 | 7, attempt > 0);
+        Handle { process, nonce, nics, listen, address, attempt, p2p: false, near, fabric }
             .to_bytes()
             .to_vec()
     };
@@ -288,8 +291,8 @@ pub(super) fn dial(bytes: &[u8]) {
 
 pub(super) fn dial_seeds() -> Vec<Vec<u8>> {
     let Some(stream) = Stream::new(5) else { return Vec::new() };
-    let card =
-        Card { process: ProcessId([1; 16]), nonce: [2; 16], rails: 4, address: vec![3; 48], executes: false };
+    let (process, nonce, fabric) = (ProcessId([1; 16]), [2; 16], ChosenFabric::new("ofi", "efa"));
+    let card = Card { process, nonce, rails: 4, address: vec![3; 48], executes: false, fabric };
     let heap = |n: u64| dial::Heap { len: n << 20, region: Region { key: !n, addr: n << 40 } };
     let standing = |epochs: u16| incoming::Standing {
         applied: 0x0102_0304_0506,

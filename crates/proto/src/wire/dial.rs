@@ -9,6 +9,7 @@ use crate::limits::{LINKS_MAX, RAILS_MAX, RMA_HEAPS_TOLD_MAX};
 use crate::rma::incoming::{MakeUp, Standing};
 use crate::rma::shape::Shape;
 use crate::wire::cursor::{Reader, Short, Writer};
+use crate::wire::fabric::{ChosenFabric, FABRIC_BYTES};
 use crate::wire::frame::Region;
 use crate::wire::handle::ADDRESS_MAX;
 use crate::wire::rma::Stream;
@@ -18,11 +19,13 @@ pub const CARD_BYTES: usize = 96;
 
 const MAGIC: [u8; 4] = *b"TRKR";
 /// Version of a card.
-const CARD: u16 = 2;
+const CARD: u16 = 3;
 /// Version of the words.
 const WORDS: u8 = 1;
 /// Where the flags of a card are.
 const FLAGS: usize = 88;
+/// Where the fabric of a card is.
+const FABRIC: usize = 89;
 /// Flag: [`Card::executes`].
 const EXECUTES: u8 = 1;
 /// Most bytes of the address of a link.
@@ -43,6 +46,8 @@ pub struct Card {
     pub address: Vec<u8>,
     /// Its NIC, the only one that serves others, executes atomics on words of 8 bytes.
     pub executes: bool,
+    /// The fabric that it chose.
+    pub fabric: ChosenFabric,
 }
 
 /// A heap as peers reach it over one link.
@@ -165,6 +170,9 @@ pub enum DialError {
         /// The number.
         value: u32,
     },
+    /// The name of its fabric holds other bytes than letters and digits.
+    #[error("the name of its fabric is not text")]
+    Fabric,
     /// It goes on after its end.
     #[error("wrong length")]
     Length,
@@ -181,6 +189,7 @@ impl Card {
         let mut bytes = [0; CARD_BYTES];
         bytes[..out.0.len()].copy_from_slice(&out.0);
         bytes[FLAGS] = if self.executes { EXECUTES } else { 0 };
+        bytes[FABRIC..][..FABRIC_BYTES].copy_from_slice(&self.fabric.to_bytes());
         bytes
     }
 
@@ -203,9 +212,10 @@ impl Card {
         let (process, nonce) = (ProcessId(reader.array()?), reader.array()?);
         let address = reader.bytes(ADDRESS_MAX)?[..usize::from(used)].to_vec();
         // Atomics of several NICs would not see each other.
-        let flags = bytes[FLAGS];
+        let flags = reader.u8()?;
         within("flags", flags.into(), 0, usize::from(if rails == 1 { EXECUTES } else { 0 }))?;
-        Ok(Self { process, nonce, rails, address, executes: flags == EXECUTES })
+        let fabric = ChosenFabric::from_bytes(reader.array()?).ok_or(DialError::Fabric)?;
+        Ok(Self { process, nonce, rails, address, executes: flags == EXECUTES, fabric })
     }
 }
 
@@ -383,18 +393,20 @@ mod tests {
     use super::*;
 
     fn card() -> Card {
-        Card { process: ProcessId([1; 16]), nonce: [2; 16], rails: 2, address: vec![3; 7], executes: false }
+        let fabric = ChosenFabric::new("soft", "tcp");
+        let (process, nonce, address) = (ProcessId([1; 16]), [2; 16], vec![3; 7]);
+        Card { process, nonce, rails: 2, address, executes: false, fabric }
     }
 
     #[test]
     fn cards_are_laid_out_as_documented() {
         let bytes = card().to_bytes();
-        assert_eq!(bytes[..8], [b'T', b'R', b'K', b'R', 2, 0, 2, 7]);
+        assert_eq!(bytes[..8], [b'T', b'R', b'K', b'R', 3, 0, 2, 7]);
         assert_eq!((bytes[8], bytes[24], bytes[40], bytes[47]), (1, 2, 3, 0));
         assert_eq!(Card::from_bytes(&bytes), Ok(card()));
         let executes = Card { executes: true, rails: 1, ..card() };
         let bytes = executes.to_bytes();
-        assert_eq!((bytes[88], &bytes[89..]), (1, &[0; 7][..]));
+        assert_eq!((bytes[88], &bytes[89..]), (1, &b"\x01tcp\0\0\0"[..]));
         assert_eq!(Card::from_bytes(&bytes), Ok(executes));
     }
 
@@ -403,6 +415,7 @@ mod tests {
         for (at, value, error) in [
             (0, b'x', DialError::Foreign),
             (4, 1, DialError::Version(1)),
+            (4, 2, DialError::Version(2)),
             (6, 0, DialError::Value { what: "rails", value: 0 }),
             (6, 5, DialError::Value { what: "rails", value: 5 }),
             (7, 0, DialError::Value { what: "bytes of an address", value: 0 }),
@@ -410,6 +423,8 @@ mod tests {
             (88, 2, DialError::Value { what: "flags", value: 2 }),
             // Two NICs execute no atomics together.
             (88, 1, DialError::Value { what: "flags", value: 1 }),
+            (90, b' ', DialError::Fabric),
+            (95, b'x', DialError::Fabric),
         ] {
             let mut bytes = card().to_bytes();
             bytes[at] = value;

@@ -7,6 +7,7 @@ use crate::limits::RAILS_MAX;
 use crate::mutant::Mutant;
 use crate::nics::Nics;
 use crate::wire::cursor::{Reader, Short, Writer};
+use crate::wire::fabric::{ChosenFabric, FABRIC_BYTES};
 
 /// Bytes of a handle (`NCCL_NET_HANDLE_MAXSIZE`).
 pub const BYTES: usize = 128;
@@ -15,9 +16,10 @@ pub const BYTES: usize = 128;
 pub const ADDRESS_MAX: usize = 48;
 
 const MAGIC: [u8; 4] = *b"TRKL";
-const VERSION: u16 = 2;
+const VERSION: u16 = 3;
 const STATE: core::ops::Range<usize> = 56..64;
 const NICS: usize = 112;
+const FABRIC: usize = 120;
 
 /// A listener, as the connecting process needs it.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -38,6 +40,8 @@ pub struct Handle {
     pub p2p: bool,
     /// Processes of the listener's host may ask for its NIC for neighbours.
     pub near: bool,
+    /// The fabric that the listening process chose.
+    pub fabric: ChosenFabric,
 }
 
 /// A handle could not be read.
@@ -76,6 +80,7 @@ impl Handle {
             let nic = self.nics.numbers().get(at).copied().unwrap_or(Nics::NOBODY);
             bytes[NICS + 2 * at..][..2].copy_from_slice(&nic.to_le_bytes());
         }
+        bytes[FABRIC..][..FABRIC_BYTES].copy_from_slice(&self.fabric.to_bytes());
         bytes
     }
 
@@ -106,7 +111,8 @@ impl Handle {
         let (listen, attempt) = (reader.u64()?, reader.u64()?);
         let address = reader.bytes(ADDRESS_MAX)?[..used].to_vec();
         let nics = read_nics(&mut reader, rails, mutant)?;
-        Ok(Self { process, nonce, nics, listen, address, attempt, p2p, near: near == 1 })
+        let fabric = ChosenFabric::from_bytes(reader.array()?).ok_or(HandleError::Malformed)?;
+        Ok(Self { process, nonce, nics, listen, address, attempt, p2p, near: near == 1, fabric })
     }
 
     /// Writes the attempt under way into a handle's bytes.
@@ -146,23 +152,34 @@ mod tests {
 
     fn handle(nics: &[u16], address: Vec<u8>) -> Handle {
         let (process, nonce, nics) = (ProcessId([1; 16]), [2; 16], Nics::new(nics).unwrap());
-        Handle { process, nonce, nics, listen: 3, address, attempt: 4, p2p: false, near: true }
+        let fabric = ChosenFabric::new("ofi", "efa");
+        Handle { process, nonce, nics, listen: 3, address, attempt: 4, p2p: false, near: true, fabric }
     }
 
     #[test]
     fn layout_is_the_documented_one() {
         let bytes = handle(&[5, 0x0607], vec![9; ADDRESS_MAX]).to_bytes();
-        assert_eq!(bytes[..8], [b'T', b'R', b'K', b'L', 2, 0, 48, 0]);
+        assert_eq!(bytes[..8], [b'T', b'R', b'K', b'L', 3, 0, 48, 0]);
         assert_eq!(bytes[40..48], [0, 0, 0, 0, 2, 1, 0, 0]);
         assert_eq!(bytes[111], 9, "the address ends where the NICs begin");
         assert_eq!(bytes[112..120], [5, 0, 7, 6, 0xff, 0xff, 0xff, 0xff]);
-        assert_eq!(bytes[120..], [0; 8]);
+        assert_eq!(bytes[120..], *b"\x03efa\0\0\0\0");
+    }
+
+    #[test]
+    fn a_fabric_that_is_no_text_is_refused() {
+        let mut bytes = handle(&[0], vec![9]).to_bytes();
+        bytes[121] = 0x1b;
+        assert_eq!(Handle::from_bytes(&bytes), Err(HandleError::Malformed));
+        // A newer version's fabric is read: the error names it.
+        bytes[120..127].copy_from_slice(&[9, 0, 0, 0, 0, 0, 0]);
+        assert_eq!(Handle::from_bytes(&bytes).unwrap().fabric.to_bytes()[0], 9);
     }
 
     #[test]
     fn another_version_is_named() {
         let mut bytes = handle(&[0], vec![9]).to_bytes();
-        for version in [1, 3] {
+        for version in [1, 2, 4] {
             bytes[4] = version;
             assert_eq!(Handle::from_bytes(&bytes), Err(HandleError::Version(version.into())));
         }
@@ -220,13 +237,16 @@ mod tests {
             address in prop::collection::vec(any::<u8>(), 1..=ADDRESS_MAX),
             ids: (u64, u64),
             near: bool,
+            qualifier in "[a-z0-9]{0,6}",
         ) {
             let mut numbers: Vec<u16> = numbers.into_iter().collect();
             if turned {
                 numbers.reverse();
             }
             let (process, nonce, nics) = (ProcessId(names.0), names.1, Nics::new(&numbers).unwrap());
-            let handle = Handle { process, nonce, nics, listen: ids.0, address, attempt: ids.1, p2p: false, near };
+            let fabric = ChosenFabric::new("soft", &qualifier);
+            let handle =
+                Handle { process, nonce, nics, listen: ids.0, address, attempt: ids.1, p2p: false, near, fabric };
             let mut bytes = handle.to_bytes();
             prop_assert_eq!(Handle::from_bytes(&bytes), Ok(handle.clone()));
             Handle::set_attempt(&mut bytes, !ids.1);

@@ -6,6 +6,7 @@ pub mod cursor;
 pub mod devq;
 pub mod dial;
 pub mod eager;
+pub mod fabric;
 pub mod fin;
 pub mod frame;
 pub mod handle;

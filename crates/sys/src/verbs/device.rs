@@ -177,6 +177,22 @@ pub struct PortAttr {
     pub port_cap_flags2: u16,
 }
 
+/// `struct ibv_port_attr` of newer versions of rdma-core, which append a field. An older library fills only the part that it knows, so
+/// whoever asks sets all of it to zero first.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub struct PortAttrEx {
+    /// What older versions have, too.
+    pub attr: PortAttr,
+    /// Speed of a lane, a bit, where it does not fit into `active_speed`: XDR is 256. 0 otherwise.
+    pub active_speed_ex: u32,
+}
+
+// The field stands right behind the older attributes, as a C compiler places it.
+const _: () = assert!(
+    core::mem::offset_of!(PortAttrEx, active_speed_ex) == 52 && core::mem::size_of::<PortAttrEx>() == 56
+);
+
 /// `union ibv_gid`: sixteen bytes as they travel.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[repr(C, align(8))]

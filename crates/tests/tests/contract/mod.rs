@@ -2,6 +2,7 @@
 
 pub(crate) mod arguments;
 pub(crate) mod connections;
+pub(crate) mod fabrics;
 pub(crate) mod fused;
 pub(crate) mod lifetimes;
 pub(crate) mod messages;

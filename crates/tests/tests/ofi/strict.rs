@@ -17,14 +17,14 @@ scenarios! {
 }
 
 /// Names and values of the environment.
-pub(super) type Env<'a> = &'a [(&'a str, &'a str)];
+pub(crate) type Env<'a> = &'a [(&'a str, &'a str)];
 
 /// A folder with the provider and its report.
-pub(super) struct Strict(tempfile::TempDir);
+pub(crate) struct Strict(tempfile::TempDir);
 
 impl Strict {
     /// `None`, counted as a skip, where there is no libfabric.
-    pub(super) fn here(name: &str) -> Option<Self> {
+    pub(crate) fn here(name: &str) -> Option<Self> {
         if let Err(missing) = Library::open(std::env::var_os(LIBRARY).as_deref()) {
             trunkline_tests::skip(name, "ofi", &missing.to_string());
             return None;
@@ -49,7 +49,7 @@ impl Strict {
     }
 
     /// A scenario over it; each communicator is finalized when its scenario is through.
-    pub(super) fn over(&self, name: &'static str, more: Env<'_>) -> Setting {
+    pub(crate) fn over(&self, name: &'static str, more: Env<'_>) -> Setting {
         let environment = self.environment(more).into_iter();
         environment.fold(scenario(name), |setting, (name, value)| setting.env_os(&name, value))
     }

@@ -191,6 +191,7 @@ unsafe extern "C" fn open_device(device: *mut Device) -> *mut Context {
     let mut whole: Box<VerbsContext> = Box::new(zeroed());
     whole.sz = size_of::<VerbsContext>();
     whole.create_qp_ex = Some(create_qp_ex);
+    whole.query_port = crate::speeds::slot();
     whole.context.device = device;
     whole.context.abi_compat = ptr::without_provenance_mut(ABI_IS_EXTENDED);
     // Readable at once, and not waited for.
@@ -225,7 +226,7 @@ unsafe extern "C" fn query_device(_: *mut Context, attr: *mut DeviceAttr) -> c_i
     0
 }
 
-unsafe extern "C" fn query_port(_: *mut Context, _: u8, attr: *mut CompatPortAttr) -> c_int {
+pub(crate) unsafe extern "C" fn query_port(_: *mut Context, _: u8, attr: *mut CompatPortAttr) -> c_int {
     let mut told: PortAttr = zeroed();
     (told.state, told.active_mtu, told.gid_tbl_len, told.pkey_tbl_len) = (PORT_ACTIVE, 5, 2, 1);
     (told.link_layer, told.max_msg_sz) = (LINK_LAYER_ETHERNET, 1 << 30);
