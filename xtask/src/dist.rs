@@ -4,7 +4,7 @@
 //! longer to build, in a target folder of its own, and writes nothing outside that and `target/dist/`.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
 
@@ -42,12 +42,8 @@ const PLUGIN_LINK: &str = "librccl-net-trunkline.so";
 /// When a build fails or a file cannot be written.
 pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     let packages = ["nccl", "shmem", "nvshmem", "cli"].map(|name| format!("--package=trunkline-{name}"));
-    let folder = workspace.target.join(BUILD_FOLDER);
-    let folder_name = folder.to_str().context("the target folder has no name of letters")?;
-    let mut build = vec!["build", "--profile", PROFILE, "--target-dir", folder_name];
-    build.extend(packages.iter().map(String::as_str));
-    shell::cargo(&workspace.root, &build)?;
-    let (built, dist) = (folder.join(PROFILE), workspace.target.join("dist"));
+    let built = build_shipped(workspace, &packages.each_ref().map(String::as_str))?;
+    let dist = workspace.target.join("dist");
     if dist.exists() {
         fs::remove_dir_all(&dist).with_context(|| format!("clearing {}", dist.display()))?;
     }
@@ -58,6 +54,20 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     }
     println!("{}", dist.display());
     Ok(())
+}
+
+/// Builds what these arguments of `cargo build` name as it is shipped; the folder that the files are in. Measurements against peers call
+/// it, too, because a plain release is built for a short first build.
+///
+/// # Errors
+/// When a build fails.
+pub(crate) fn build_shipped(workspace: &Workspace, what: &[&str]) -> Result<PathBuf> {
+    let folder = workspace.target.join(BUILD_FOLDER);
+    let folder_name = folder.to_str().context("the path of the target folder is not UTF-8")?;
+    let mut build = vec!["build", "--profile", PROFILE, "--target-dir", folder_name];
+    build.extend(what);
+    shell::cargo(&workspace.root, &build)?;
+    Ok(folder.join(PROFILE))
 }
 
 fn lay_out(built: &Path, dist: &Path) -> Result<()> {

@@ -15,8 +15,8 @@ use std::path::Path;
 use anyhow::{Context as _, Result, bail};
 use comfy_table::Table;
 
-use crate::shell;
 use crate::workspace::Workspace;
+use crate::{dist, shell};
 use stats::{Better, Pairs, Summary};
 
 /// Where `--write` puts the figures, relative to the root, and between which markers.
@@ -148,10 +148,9 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<()> {
     if options.pairs < 9 {
         eprintln!("compare: fewer than 9 pairs say little");
     }
-    let packages = ["build", "--release", "--package", "trunkline-nccl", "--package", "trunkline-cli"];
-    shell::cargo(&workspace.root, &packages)?;
-    shell::cargo(&workspace.root, &["build", "--release", "--package", "trunkline-ofi", "--example", "raw"])?;
-    let tool = workspace.target.join("release/trunkline");
+    let packages = ["--package", "trunkline-nccl", "--package", "trunkline-cli"];
+    let tool = dist::build_shipped(workspace, &packages)?.join("trunkline");
+    dist::build_shipped(workspace, &["--package", "trunkline-ofi", "--example", "raw"])?;
     let mut summaries = Vec::new();
     for row in rows().into_iter().filter(|r| options.only.as_ref().is_none_or(|part| r.name.contains(part))) {
         if let Some((program, package)) = row.peer.and_then(Peer::needs)

@@ -12,8 +12,8 @@ use anyhow::{Context as _, Result, bail};
 
 use super::stats::{Better, Pairs};
 use super::{DOCUMENT, machine, today, write_between};
-use crate::shell;
 use crate::workspace::Workspace;
+use crate::{dist, shell};
 
 const MARKS: [&str; 2] = ["<!-- compare-shmem:begin -->", "<!-- compare-shmem:end -->"];
 /// Our library.
@@ -155,9 +155,8 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<()> {
         );
         return Ok(());
     }
-    let packages = ["build", "--release", "--package", "trunkline-cli", "--package", "trunkline-shmem"];
-    shell::cargo(&workspace.root, &packages)?;
-    let built = workspace.target.join("release");
+    let built =
+        dist::build_shipped(workspace, &["--package", "trunkline-cli", "--package", "trunkline-shmem"])?;
     let folder = tempfile::tempdir().context("a folder for programs")?;
     let source = workspace.root.join("xtask/src/compare/shmem.c");
     let compile = |compiler: &Path, name: &str| -> Result<PathBuf> {
