@@ -9,6 +9,7 @@ mod cmd;
 mod job;
 mod locate;
 mod run;
+mod selftest;
 mod sweep;
 mod top;
 mod topo;
@@ -33,6 +34,7 @@ Examples:
   trunkline bench all_reduce --plugin ./libnccl-net-other.so
   trunkline run --hosts a,b trunkline bench p2p   the same between two hosts
   trunkline sweep --quick                      how many queue pairs? 14 configurations, one HTML report
+  trunkline selftest --report report.md        checks of RDMA NICs and GPUs, a report for an issue
   trunkline plot p2p.svg ours.json other.json  saved results as one picture
   trunkline info                               fabrics, NICs, how bytes are copied
   trunkline info --params                      every setting and its value

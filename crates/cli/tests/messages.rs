@@ -116,3 +116,21 @@ fn what_does_not_go_together_is_named() {
     refused("p2p --memory host -b 16 -e 8", "the largest size is smaller");
     refused("p2p --memory host -n 3", "p2p runs between 2 ranks");
 }
+
+#[test]
+fn a_selftest_checks_memory_of_gpus() {
+    let Some((folder, file)) = stub("cuda.c", "libcuda.so.1") else { return };
+    let device = format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd());
+    // A host whose only hardware is a GPU.
+    let root = tempfile::tempdir().expect("a folder");
+    std::fs::create_dir(root.path().join("dev")).expect("a folder");
+    std::fs::write(root.path().join("dev/nvidiactl"), "").expect("a file");
+    let mut command = Command::new("timeout");
+    command.args(["120", env!("CARGO_BIN_EXE_trunkline"), "selftest", "--quick", "--only", "gpu", "--root"]);
+    command.arg(root.path()).env("LD_LIBRARY_PATH", folder.path()).env("STUB_DEVICE", device);
+    let output = command.output().expect("timeout runs");
+    let report = text(&output.stdout);
+    assert!(output.status.success(), "{report}{}", text(&output.stderr));
+    assert!(report.contains("| `gpu-cuda` | passed |"), "{report}");
+    assert!(report.contains("| `gpu-hip` | SKIPPED |  | no GPU of AMD |"), "{report}");
+}

@@ -1,5 +1,5 @@
 //! `trunkline bench --trace`: what is in the file for a run over two rails, and what is said when there is none or not
-//! all of it.
+//! all of it. `trunkline selftest` is in a module.
 
 #![expect(clippy::expect_used, reason = "a test that cannot go on stops")]
 
@@ -9,6 +9,9 @@ use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
 use tempfile::TempDir;
+
+#[path = "trace/selftest.rs"]
+mod selftest;
 
 /// Bytes of each message of a run.
 const MIB: u64 = 1 << 20;
@@ -174,10 +177,10 @@ fn what_is_lost_is_told() {
     }
 }
 
-/// Compiles a plugin that is not ours.
-fn mini(directory: &TempDir) -> String {
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../nethost/tests/fixtures/mini_plugin.c");
-    let library = directory.path().join("mini.so");
+/// Compiles the plugin of that name, which is not ours.
+fn compile(directory: &TempDir, name: &str) -> String {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../nethost/tests/fixtures").join(name);
+    let library = directory.path().join(name).with_extension("so");
     let mut cc = Command::new("cc");
     cc.args(["-O2", "-shared", "-fPIC", "-o"]).arg(&library).arg(source).arg("-ldl");
     assert!(cc.status().expect("cc runs").success());
@@ -187,7 +190,10 @@ fn mini(directory: &TempDir) -> String {
 #[test]
 fn a_plugin_that_records_nothing_is_named() {
     let directory = here();
-    let args = format!("bench p2p -b 8 -e 8 -w 1 -i 20 --plugin {} --trace t.json", mini(&directory));
+    let args = format!(
+        "bench p2p -b 8 -e 8 -w 1 -i 20 --plugin {} --trace t.json",
+        compile(&directory, "mini_plugin.c")
+    );
     let (_, said) = right(&directory, &args, &[]);
     let told = "trunkline: no trace: the plugin Mini recorded nothing; this needs Trunkline's own\n";
     assert_eq!(said, told);

@@ -6,13 +6,20 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 /// A bar over so many rows.
 pub(crate) fn bar(rows: usize) -> ProgressBar {
+    bar_of("rows", rows)
+}
+
+/// A bar over `count` items of a kind, which `unit` names.
+pub(crate) fn bar_of(unit: &str, count: usize) -> ProgressBar {
     let target = if std::io::stderr().is_terminal() {
         ProgressDrawTarget::stderr()
     } else {
         ProgressDrawTarget::hidden()
     };
-    let bar = ProgressBar::with_draw_target(Some(rows as u64), target);
-    if let Ok(style) = ProgressStyle::with_template("{bar:30} {pos}/{len} rows, {elapsed}, {msg}") {
+    let bar = ProgressBar::with_draw_target(Some(count as u64), target);
+    if let Ok(style) =
+        ProgressStyle::with_template(&format!("{{bar:30}} {{pos}}/{{len}} {unit}, {{elapsed}}, {{msg}}"))
+    {
         bar.set_style(style);
     }
     bar

@@ -9,6 +9,7 @@ mod info;
 mod plot;
 mod rma;
 mod run;
+mod selftest;
 mod sim;
 mod slips;
 mod sweep;
@@ -34,6 +35,8 @@ pub(crate) enum Command {
     Plot(plot::PlotArgs),
     /// Run every collective with 14 ways to share queue pairs, and write a report of what each brings and costs.
     Sweep(Box<sweep::SweepArgs>),
+    /// Check this host's RDMA NICs and GPUs, ten minutes at most, and write a report to paste into an issue.
+    Selftest(Box<selftest::SelftestArgs>),
     /// Run the protocols over a simulated network, from a seed.
     Sim(sim::SimArgs),
     /// Show what processes of this host are doing: messages and bytes a second, what waits, what failed.
@@ -57,6 +60,7 @@ pub(crate) fn run(command: Command) -> Result<ExitCode, Box<dyn std::error::Erro
         Command::RunAgent => Ok(crate::run::agent::run()),
         Command::RunChild(args) => Ok(run::child(&args)),
         Command::Plot(args) => Ok(plot::run(&args)?),
+        Command::Selftest(args) => Ok(selftest::run(&args)?),
         Command::Sim(args) => Ok(sim::run(&args)?),
         Command::Sweep(args) => Ok(sweep::run(&args)?),
         Command::Top(args) => Ok(top::run(&args)?),

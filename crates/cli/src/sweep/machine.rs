@@ -5,7 +5,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use super::date;
 
 /// The processors, the memory, the kernel and the day, in one line.
-pub(super) fn words() -> String {
+pub(crate) fn words() -> String {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let system = rustix::system::uname();
     let (name, release) = (system.sysname().to_string_lossy(), system.release().to_string_lossy());

@@ -6,7 +6,7 @@
 pub(crate) mod configuration;
 mod date;
 mod formula;
-mod machine;
+pub(crate) mod machine;
 pub(crate) mod page;
 mod results;
 mod row;
