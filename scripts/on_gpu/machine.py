@@ -152,6 +152,8 @@ def read(env):
     facts |= {"cores": os.cpu_count(), "kernel": platform.release(), "mps": bool(shutil.which("nvidia-cuda-mps-control"))}
     facts["versions"] = {name: version(of) for name, of in DISTRIBUTIONS.items()}
     facts["libraries"] = {"nvrtc": nvrtc_folder()}
+    # A toolkit's has no package that tells its version.
+    facts["versions"]["nvrtc"] = facts["versions"]["nvrtc"] or facts["libraries"]["nvrtc"]
     return facts
 
 
