@@ -17,6 +17,8 @@ mod fixture;
 mod floors;
 mod limits;
 mod mutants;
+#[cfg(test)]
+mod on_gpu_tests;
 mod profile;
 mod report;
 #[cfg(test)]

@@ -75,7 +75,12 @@ int cuInit(unsigned flags) {
 int cuDriverGetVersion(int *version) { return *version = 12040, OK; }
 int cuDeviceGetCount(int *devices) { return *devices = 1, OK; }
 int cuDeviceGet(int *found, int ordinal) { return *found = ordinal, ordinal ? INVALID_VALUE : OK; }
-int cuDeviceGetAttribute(int *value, unsigned attribute, int of) { return (void)of, *value = attribute == 75 ? 9 : 0, OK; }
+int cuDeviceGetName(char *name, int size, int of) { return snprintf(name, (size_t)size, "stand-in"), of ? INVALID_VALUE : OK; }
+int cuDeviceTotalMem_v2(size_t *bytes, int of) { return *bytes = WINDOW, of ? INVALID_VALUE : OK; }
+/* Compute capability 9.0; virtual memory and 64-bit operations on streams; nothing that a NIC could use. */
+int cuDeviceGetAttribute(int *value, unsigned attribute, int of) {
+    return (void)of, *value = attribute == 75 ? 9 : attribute == 102 || attribute == 122, OK;
+}
 int cuGetErrorName(unsigned error, const char **name) { return (void)error, *name = "STUB_ERROR", OK; }
 int cuDevicePrimaryCtxRetain(void **context, int of) { return *context = &primary, __atomic_add_fetch(&primary, 1, 5), of ? INVALID_VALUE : OK; }
 int cuDevicePrimaryCtxRelease_v2(int of) { return __atomic_sub_fetch(&primary, 1, 5), of ? INVALID_VALUE : OK; }
@@ -83,11 +88,35 @@ int cuCtxPushCurrent_v2(void *context) { return depth == 16 ? OUT_OF_MEMORY : (s
 int cuCtxPopCurrent_v2(void **context) { return depth ? (*context = stack[--depth], OK) : INVALID_CONTEXT; }
 static int here(void) { return depth > 0 && stack[depth - 1] == &primary && primary > 0; }
 
+/* The device's allocations, so that an address is found; memory is never used again, so they stay. */
+static struct {
+    u64 start, size;
+} allocations[OPS];
+static int allocated;
+
+/* All zero for an address that is not of the device, as the driver has it. */
 int cuPointerGetAttributes(unsigned asked, unsigned *attributes, void **data, u64 at) {
-    (void)asked, (void)attributes, (void)data, (void)at;
-    return NOT_SUPPORTED;
+    u64 start = 0, size = 0;
+    pthread_mutex_lock(&mutex);
+    for (int i = 0; i < allocated; i++)
+        if (at - allocations[i].start < allocations[i].size)
+            start = allocations[i].start, size = allocations[i].size;
+    pthread_mutex_unlock(&mutex);
+    for (unsigned i = 0; i < asked; i++)
+        switch (attributes[i]) {
+        case 2: *(unsigned *)data[i] = size ? 2 : 0; break;
+        case 6: case 9: *(unsigned *)data[i] = 0; break;
+        case 8: *(unsigned char *)data[i] = 0; break;
+        case 11: *(u64 *)data[i] = start; break;
+        case 12: *(size_t *)data[i] = size; break;
+        default: return INVALID_VALUE;
+        }
+    return OK;
 }
-int cuPointerSetAttribute(const void *value, unsigned attribute, u64 at) { return (void)value, (void)attribute, (void)at, NOT_SUPPORTED; }
+/* Copies without a stream do not exist here, so that all of them have ended when they return. */
+int cuPointerSetAttribute(const void *value, unsigned attribute, u64 at) {
+    return (void)value, attribute == 6 && is_in((char *)at, 1, device.own) ? OK : INVALID_VALUE;
+}
 
 static u64 take(struct window *window, size_t size) {
     pthread_mutex_lock(&mutex);
@@ -103,8 +132,14 @@ static u64 take(struct window *window, size_t size) {
 }
 
 int cuMemAlloc_v2(u64 *at, size_t size) {
-    u64 offset = here() ? take(&device, size) : ~0ull;
-    return !here() ? INVALID_CONTEXT : offset == ~0ull ? OUT_OF_MEMORY : (*at = (u64)device.own + offset, OK);
+    u64 offset = here() && allocated < OPS ? take(&device, size) : ~0ull;
+    if (offset == ~0ull)
+        return here() ? OUT_OF_MEMORY : INVALID_CONTEXT;
+    *at = (u64)device.own + offset;
+    pthread_mutex_lock(&mutex);
+    allocations[allocated].start = *at, allocations[allocated++].size = size;
+    pthread_mutex_unlock(&mutex);
+    return OK;
 }
 /* Memory is never used again, so that late users are seen. */
 int cuMemFree_v2(u64 at) { return is_in((char *)at, 1, device.own) ? OK : INVALID_VALUE; }

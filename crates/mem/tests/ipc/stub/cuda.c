@@ -352,12 +352,23 @@ int cuMemSetAccess(u64 at, size_t size, const struct access *access, size_t coun
     return result;
 }
 
+int cuMemGetInfo_v2(size_t *vacant, size_t *total) {
+    if (!here())
+        return INVALID_CONTEXT;
+    enter();
+    *total = table->capacity, *vacant = table->capacity - used();
+    leave();
+    return OK;
+}
+
 /* Streams, of which there is one for each device. */
 int cuStreamCreate(void **stream, unsigned flags) {
     return !here() ? INVALID_CONTEXT : flags == 1 ? (*stream = &streams[on()], OK) : INVALID_VALUE;
 }
 static int is_stream(void *stream) { return here() && stream == &streams[on()]; }
 int cuStreamDestroy_v2(void *stream) { return mine(), is_stream(stream) ? OK : INVALID_VALUE; }
+/* All that was asked of the device has been done when it returns. */
+int cuCtxSynchronize(void) { return here() ? OK : INVALID_CONTEXT; }
 int cuStreamSynchronize(void *stream) { return is_stream(stream) ? OK : INVALID_VALUE; }
 
 static int touchable(u64 at) {

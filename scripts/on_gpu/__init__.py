@@ -1,0 +1,1 @@
+"""The parts of scripts/on-gpu; nothing else imports them."""
