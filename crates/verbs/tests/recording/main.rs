@@ -6,6 +6,7 @@
 mod choices;
 mod device;
 mod gpu;
+mod limits;
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
