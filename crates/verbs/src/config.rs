@@ -144,6 +144,8 @@ pub struct VerbsConfig {
     pub extended: bool,
     /// Operations of a link that devices are asked for, at most; not by a variable of this crate's.
     pub depth: u32,
+    /// Inline bytes of a request that devices are asked for, at most; not by a variable.
+    pub inline: u32,
 }
 
 impl Default for VerbsConfig {
@@ -173,6 +175,7 @@ impl Default for VerbsConfig {
             root: PathBuf::from("/"),
             extended: true,
             depth: 512,
+            inline: 256,
         }
     }
 }

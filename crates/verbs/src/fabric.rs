@@ -188,7 +188,7 @@ fn usable(device: &Arc<Device>, number: u8, config: &Arc<VerbsConfig>) -> Result
     };
     // A write whose immediate goes by itself is two requests.
     let places = if adaptive { 2 } else { 1 };
-    let grant = QueueGrant::find(device, config.depth, places, config.extended)?;
+    let grant = QueueGrant::find(device, config, places)?;
     Ok(Port {
         device: Arc::clone(device),
         number,

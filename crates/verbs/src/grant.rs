@@ -8,12 +8,13 @@ use std::sync::Arc;
 
 use trunkline_sys::verbs::QpCap;
 
+use crate::VerbsConfig;
 use crate::cq::CompletionQueue;
 use crate::device::Device;
 use crate::error::Planted;
 use crate::qp::Qp;
 
-/// Inline bytes that are asked for, most first: 96 is what some devices of Broadcom and Intel take at most.
+/// Inline bytes that are tried, most first: 96 is what some devices of Broadcom and Intel take at most.
 const INLINE: [u32; 7] = [256, 192, 128, 96, 64, 32, 0];
 /// Most operations of a link; what is kept for each takes memory.
 const DEPTH_MAX: u32 = 16_384;
@@ -53,25 +54,20 @@ fn may_shrink(error: &io::Error) -> bool {
 }
 
 impl QueueGrant {
-    /// Creates queue pairs for `wanted` operations of `places` requests each, and smaller ones until the device takes one: with fewer
-    /// inline bytes first, because the rail copies what the device does not, then with half the operations.
+    /// Creates queue pairs for as many operations as `config` wants, of `places` requests each, and smaller ones until the device takes
+    /// one: with fewer inline bytes first, because the rail copies what the device does not, then with half the operations.
     ///
     /// # Errors
     /// Why the device takes none, for a person.
-    pub(crate) fn find(
-        device: &Arc<Device>,
-        wanted: u32,
-        places: u32,
-        extended: bool,
-    ) -> Result<Self, String> {
+    pub(crate) fn find(device: &Arc<Device>, config: &VerbsConfig, places: u32) -> Result<Self, String> {
         let cq =
             CompletionQueue::new(device, 1).map_err(|error| format!("has no completion queue ({error})"))?;
         let limit = device.attr.max_qp_wr.unsigned_abs().saturating_sub(1).min(DEPTH_MAX) / places;
-        let wanted = wanted.min(limit).max(1);
-        let asked = sizes(wanted, wanted, places, INLINE[0]);
+        let wanted = config.depth.min(limit).max(1);
+        let asked = sizes(wanted, wanted, places, config.inline);
         let mut last = String::new();
-        for extended in [true, false].into_iter().skip(usize::from(!extended)) {
-            for (depth, inline) in attempts(wanted) {
+        for extended in [true, false].into_iter().skip(usize::from(!config.extended)) {
+            for (depth, inline) in attempts(wanted, config.inline) {
                 let tried = if Planted::named("verbs-depth-not-granted").is_on() { 1 } else { depth };
                 match Qp::new(device, &cq, sizes(tried, tried, places, inline), extended) {
                     Ok(qp) => {
@@ -88,10 +84,8 @@ impl QueueGrant {
                 }
             }
         }
-        let (least, bytes) = (DEPTH_MIN.min(wanted), INLINE[INLINE.len() - 1]);
-        Err(format!(
-            "makes no queue pair, not even for {least} operations with {bytes} inline bytes ({last})"
-        ))
+        let least = DEPTH_MIN.min(wanted);
+        Err(format!("makes no queue pair, not even for {least} operations without inline bytes ({last})"))
     }
 
     /// One line for the log: what was asked of the device called `name`, and what it granted.
@@ -106,11 +100,12 @@ impl QueueGrant {
     }
 }
 
-/// Depths and inline bytes in the order in which they are tried.
-fn attempts(wanted: u32) -> impl Iterator<Item = (u32, u32)> {
+/// Depths and inline bytes, of at most so many, in the order in which they are tried.
+fn attempts(wanted: u32, most: u32) -> impl Iterator<Item = (u32, u32)> {
     let smaller = move |depth: &u32| Some(depth / 2).filter(|half| *half >= DEPTH_MIN);
     let depths = std::iter::successors(Some(wanted), smaller);
-    depths.flat_map(|depth| INLINE.into_iter().map(move |inline| (depth, inline)))
+    let rooms = move || INLINE.into_iter().filter(move |inline| *inline <= most);
+    depths.flat_map(move |depth| rooms().map(move |inline| (depth, inline)))
 }
 
 #[cfg(test)]
@@ -119,9 +114,9 @@ mod tests {
 
     #[test]
     fn inline_bytes_shrink_before_the_depth() {
-        let all: Vec<_> = attempts(100).collect();
+        let all: Vec<_> = attempts(100, 256).collect();
         assert_eq!(all.len(), 2 * INLINE.len(), "100 and 50, as 25 is below the least");
         assert_eq!((all[0], all[6], all[7]), ((100, 256), (100, 0), (50, 256)));
-        assert_eq!(attempts(5).next(), Some((5, 256)), "a device that has fewer is tried too");
+        assert_eq!(attempts(5, 100).next(), Some((5, 96)), "a device that has fewer operations is tried too");
     }
 }

@@ -3,6 +3,7 @@
 
 mod cable;
 pub(crate) mod counts;
+pub(crate) mod sizes;
 
 use std::time::{Duration, Instant};
 
@@ -147,6 +148,32 @@ fn a_rail_whose_port_goes_down_is_left_and_taken_back() {
             println!(
                 "figure: round {round}: goes on {goes_on:?} after the cut, back {back:?} after it was mended"
             );
+        }
+    });
+}
+
+#[test]
+fn a_rail_whose_address_changes_is_left_and_taken_back() {
+    let Some(setting) = over_devices("a_stream_arrives_whole") else { return };
+    let Some(cable) = Cable::lay() else { return };
+    let setting = setting.env("TEST_NICS", format!("rxe0+{},rxe1+{}", cable.devices[0], cable.devices[1]));
+    let setting = setting.env("TEST_WAYS", "both").env("TEST_LENGTH", MIB);
+    during(setting.env("TEST_PAUSE_MS", (RAIL_TIME + SLACK).as_millis()), |_| {
+        let (first, other) = (|| cable::sent("rxe0"), || cable::sent(cable.devices[0]));
+        // Gone for a while before another comes; then another beside it, at another place of the port's table.
+        for beside in [false, true] {
+            wait_for(other, 2000, RETAKEN, "the rail before");
+            let (before, after) = if beside { (3, 4) } else { (1, 3) };
+            if beside {
+                cable.add_address(after);
+            }
+            cable.remove_address(before);
+            let goes_on = wait_for(first, 5000, RAIL_TIME + SLACK, "the other rail");
+            if !beside {
+                cable.add_address(after);
+            }
+            let back = wait_for(other, 2000, RETAKEN, "the rail with another address");
+            println!("figure: beside {beside}: goes on {goes_on:?} after the change, back {back:?} later");
         }
     });
 }
