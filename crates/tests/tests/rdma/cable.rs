@@ -28,7 +28,16 @@ fn run(words: &str) {
 
 /// Packets that a device has sent.
 pub(super) fn sent(device: &str) -> u64 {
-    let path = format!("/sys/class/infiniband/{device}/ports/1/hw_counters/sent_pkts");
+    counted(device, "sent_pkts")
+}
+
+/// Packets that have reached a device: those to an address that its interface has.
+pub(super) fn received(device: &str) -> u64 {
+    counted(device, "rcvd_pkts")
+}
+
+fn counted(device: &str, counter: &str) -> u64 {
+    let path = format!("/sys/class/infiniband/{device}/ports/1/hw_counters/{counter}");
     std::fs::read_to_string(path).ok().and_then(|text| text.trim().parse().ok()).unwrap_or(0)
 }
 
