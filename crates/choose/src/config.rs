@@ -18,6 +18,9 @@ pub fn verbs_config(params: &Params) -> Result<VerbsConfig, ConfigError> {
     if let Some(device) = &params.device {
         config.hca = HcaFilter::parse(&format!("={device}"))?;
     }
+    // As deep as the queues of shared connections are to be; a device that has less than the usual depth is found out too.
+    let wanted = params.depth.saturating_mul(params.sharing.depth_multiplier.into());
+    config.depth = config.depth.max(wanted);
     Ok(config)
 }
 

@@ -47,7 +47,11 @@ impl Hardware {
     /// [`ChooseError::Verbs`], [`ChooseError::NoDevice`], [`ChooseError::NoOfi`]: what is named is not there.
     pub fn open(params: &Params, log: impl Fn(Level, &str)) -> Result<Self, ChooseError> {
         Ok(match params.fabric {
-            FabricName::Verbs => Self::Verbs(VerbsFabric::new(verbs_config(params)?)?),
+            FabricName::Verbs => {
+                let fabric = VerbsFabric::new(verbs_config(params)?)?;
+                fabric.notes().iter().for_each(|line| log(Level::Info, line));
+                Self::Verbs(fabric)
+            }
             FabricName::Ofi => Self::Ofi(OfiFabric::new(&ofi_config(params)?)?),
             FabricName::Auto => {
                 let Auto { fabric, line } = Auto::look(Path::new("/"), &ofi_config(params)?, OfiFabric::new);

@@ -58,8 +58,9 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         let recv_order = RecvOrder::Any;
         let used = &nics.numbers()[..nics.numbers().len().min(links)];
         let depth_of = |at: usize| {
-            let device = self.fabric.nics().get(used[at]).map_or(depth, |nic| nic.caps.depth_max);
-            depth.saturating_mul(times).min(device.max(depth))
+            let most = self.fabric.nics().get(used[at]).map_or(depth, |nic| nic.caps.depth_max);
+            let forgets = self.params.mutant.is("engine-depth-not-granted");
+            depth.saturating_mul(times).min(if forgets { u32::MAX } else { most })
         };
         let open = |at: usize| {
             // Link `k` is on NIC `k` modulo their number.

@@ -4,7 +4,7 @@
 
 use std::collections::VecDeque;
 
-use trunkline_fabric::{LinkAddress, LinkError, Op, Rail, Remote, Source, Status};
+use trunkline_fabric::{Caps, LinkAddress, LinkError, Op, Rail, Remote, Source, Status};
 use trunkline_proto::limits::{
     EAGER_CREDITS_MAX, LINKS_MAX, MAILBOX_SLOTS, RECV_BUFFERS_MAX, RECVS_MAX, SENDS_MAX,
 };
@@ -79,6 +79,9 @@ impl Records {
         !self.unannounced.is_empty()
     }
 }
+
+// Each line of a record is posted inline.
+const _: () = assert!(cts::BYTES <= Caps::INLINE_MIN as usize);
 
 impl RecvLane {
     /// What a flush of a buffer is for, as far as there is something to wait for: the buffer, or memory of the host.

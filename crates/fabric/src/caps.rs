@@ -103,7 +103,8 @@ pub struct Caps {
     /// A write may bring an immediate. Elsewhere one that has one is refused when it is posted, and a send that finds no receive
     /// is tried for as long as the target lives: a record may be one.
     pub write_data: bool,
-    /// Most bytes of [`Source::Inline`](crate::Source::Inline) in one operation.
+    /// Most bytes of [`Source::Inline`](crate::Source::Inline) in one operation, at least [`Caps::INLINE_MIN`]: a fabric copies what
+    /// its device does not.
     pub inline_max: u32,
     /// Most bytes one operation may move.
     pub message_max: u64,
@@ -123,4 +124,9 @@ pub struct Caps {
     pub receives_max: u32,
     /// Most registered regions at once.
     pub regions_max: u32,
+}
+
+impl Caps {
+    /// Fewest bytes of [`Caps::inline_max`]: a record of the engine's is as long.
+    pub const INLINE_MIN: u32 = 64;
 }

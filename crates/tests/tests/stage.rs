@@ -6,7 +6,7 @@ use crate::hosts::{cable, look, stream};
 use crate::loading;
 use crate::near;
 use crate::ofi;
-use crate::rdma::counts;
+use crate::rdma::{counts, sizes};
 use crate::run::Scene;
 use crate::sharing::{churn, crowds, flushes, neighbours};
 use crate::trouble::{limits, many, peers, silent, strangers};
@@ -33,6 +33,7 @@ pub(crate) fn find(name: &str) -> Option<fn(Scene)> {
         ofi::strict::SCENARIOS,
         ofi::tried::SCENARIOS,
         counts::SCENARIOS,
+        sizes::SCENARIOS,
         limits::SCENARIOS,
         many::SCENARIOS,
         peers::SCENARIOS,

@@ -5,17 +5,15 @@ use trunkline_sys::verbs::{ATOMIC_GLOB, ATOMIC_NONE, DeviceAttr, PortAttr};
 
 use crate::stage::COPIED_MAX;
 
-/// Most operations of a link; what is kept for each takes memory.
-const DEPTH_MAX: u32 = 16_384;
 /// Largest operation, although some ports take more: its length is in 32 bits.
 const MESSAGE_MAX: u64 = 1 << 31;
 
-/// The capabilities of a port whose queue pairs take `inline` bytes, and whose device registers `regions` and reaches that
-/// memory of GPUs.
+/// The capabilities of a port whose links take `depth` operations, and whose device registers `regions` and reaches that memory
+/// of GPUs.
 pub(crate) fn of(
     device: &DeviceAttr,
     port: &PortAttr,
-    inline: u32,
+    depth: u32,
     (regions, reach): (u32, DeviceReach),
 ) -> Caps {
     Caps {
@@ -43,11 +41,10 @@ pub(crate) fn of(
         placed_writes: false,
         immediate_takes_receive: true,
         write_data: true,
-        // A head and a body may both be inline.
-        inline_max: (inline / 2).min(COPIED_MAX as u32 / 2),
+        // A head and a body may both be inline. The rail copies what the device does not, whatever room that has.
+        inline_max: COPIED_MAX as u32 / 2,
         message_max: u64::from(port.max_msg_sz).min(MESSAGE_MAX),
-        // One more is for what ends a link.
-        depth_max: device.max_qp_wr.unsigned_abs().saturating_sub(1).min(DEPTH_MAX),
+        depth_max: depth,
         links_max: device.max_qp.unsigned_abs(),
         pipelines: 1,
         completions_max: device.max_cqe.unsigned_abs(),

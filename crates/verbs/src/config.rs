@@ -142,6 +142,10 @@ pub struct VerbsConfig {
     pub root: PathBuf,
     /// Whether work is built in place where the provider can do that.
     pub extended: bool,
+    /// Operations of a link that devices are asked for, at most; not by a variable of this crate's.
+    pub depth: u32,
+    /// Inline bytes of a request that devices are asked for, at most; not by a variable.
+    pub inline: u32,
 }
 
 impl Default for VerbsConfig {
@@ -170,6 +174,8 @@ impl Default for VerbsConfig {
             device_flush: true,
             root: PathBuf::from("/"),
             extended: true,
+            depth: 512,
+            inline: 256,
         }
     }
 }

@@ -6,18 +6,19 @@ use std::sync::Arc;
 
 use trunkline_fabric::{Access, LinkAddress, LinkError, LinkId, Links, Mr, OpenError, Rail, RailConfig};
 use trunkline_mem::Memory;
-use trunkline_sys::verbs::{Ece, LINK_LAYER_ETHERNET, LINK_LAYER_INFINIBAND, QpCap};
+use trunkline_sys::verbs::{Ece, LINK_LAYER_ETHERNET, LINK_LAYER_INFINIBAND};
 
 use crate::cq::CompletionQueue;
-use crate::device::Port;
+use crate::device::{Port, PortAddress};
 use crate::error::Planted;
+use crate::grant;
 use crate::ladder::{self, Limits, Ours, Rung, Theirs};
-use crate::link::{Heads, LINKS_MAX, Link, State};
+use crate::link::{InlineStaging, LINKS_MAX, Link, State};
 use crate::qp::Qp;
 use crate::queue::Queue;
 use crate::receives::Receives;
 use crate::register::VerbsRegistrar;
-use crate::stage::{Chain, ROOM, Stage};
+use crate::stage::{COPIED_MAX, Chain, ROOM, Stage};
 use crate::{VerbsConfig, VerbsRail};
 
 const NO_ECE: Ece = Ece { vendor_id: 0, options: 0, comp_mask: 0 };
@@ -193,18 +194,18 @@ impl VerbsRail {
     }
 
     fn infiniband(&self) -> bool {
-        self.port.attr.link_layer != LINK_LAYER_ETHERNET
+        self.port.first.attr.link_layer != LINK_LAYER_ETHERNET
     }
 
-    /// What the rungs need to know of this side.
-    pub(crate) fn ours(&self, psn: u32) -> Ours {
+    /// What the rungs need to know of this side, whose port is reached by this address.
+    pub(crate) fn ours(&self, psn: u32, at: &PortAddress) -> Ours {
         let device = &self.port.device.attr;
         let most = |limit: i32| u8::try_from(limit).unwrap_or(READS_MAX).min(READS_MAX);
         let verbs = &self.verbs;
         Ours {
             port: self.port.number,
             pkey_index: verbs.pkey_index,
-            gid_index: self.port.gid.index as u8,
+            gid_index: at.gid.index as u8,
             service_level: verbs.service_level.unwrap_or(0),
             traffic_class: verbs.traffic_class.or(self.config.traffic_class).unwrap_or(0),
             timeout: verbs.timeout.unwrap_or_else(|| ladder::timeout(self.config.rail_time.0, verbs.retries)),
@@ -221,23 +222,17 @@ impl VerbsRail {
         let device = &self.port.device.attr;
         let byte = |limit: i32| u8::try_from(limit).unwrap_or(u8::MAX);
         let (reads, serves) = (byte(device.max_qp_init_rd_atom), byte(device.max_qp_rd_atom));
-        Limits::of(device.phys_port_cnt, reads, serves, &self.port.attr, self.infiniband())
+        Limits::of(device.phys_port_cnt, reads, serves, &self.port.first.attr, self.infiniband())
     }
 
     /// A queue pair that takes receives.
-    fn pair(&self, psn: u32, pipeline: Option<u32>) -> Result<Qp, LinkError> {
-        let cap = QpCap {
-            // The last is for what ends it.
-            max_send_wr: self.places() * self.config.depth + 1,
-            max_recv_wr: self.config.recv_depth.max(1),
-            // Sends have heads and bodies.
-            max_send_sge: 2,
-            max_recv_sge: 1,
-            max_inline_data: self.port.inline,
-        };
+    fn pair(&self, psn: u32, pipeline: Option<u32>, at: &PortAddress) -> Result<Qp, LinkError> {
+        let RailConfig { depth, recv_depth, .. } = self.config;
+        let cap = grant::sizes(depth, recv_depth, self.places(), self.port.grant.inline);
         let device = &self.port.device;
-        let qp =
-            device.pipelines.on(device.pd(), pipeline, || Qp::new(device, &self.cq, cap, self.port.extended));
+        let qp = device
+            .pipelines
+            .on(device.pd(), pipeline, || Qp::new(device, &self.cq, cap, self.port.grant.extended));
         let qp = qp.map_err(|error| match (error.raw_os_error(), pipeline) {
             (Some(libc::ENOMEM), Some(pipeline)) if self.caps.pipelines > 1 => {
                 LinkError::PipelineExhausted { pipeline, limit: self.caps.links_max / self.caps.pipelines }
@@ -248,28 +243,34 @@ impl VerbsRail {
             },
             _ => LinkError::System { what: "making a queue pair", source: error },
         })?;
-        let (attr, mask) = ladder::init(&self.ours(psn));
+        let (attr, mask) = ladder::init(&self.ours(psn, at));
         qp.modify(&attr, mask).map_err(|error| {
             system("preparing a queue pair")(ladder::blame(Rung::Init, &attr, &self.limits(), &error))
         })?;
         Ok(qp)
     }
 
-    /// Memory for the heads of sends.
-    fn heads(&self) -> Result<Heads, LinkError> {
+    /// Memory for payload that a device with so much inline room does not copy itself.
+    fn stage_inline(&self, inline: usize) -> Result<InlineStaging, LinkError> {
         let places = self.places() * self.config.depth.max(1);
-        let len = u64::from(places) * u64::from(self.caps.inline_max);
+        let most = u64::from(self.caps.inline_max);
+        // A head and a body may both be copied; where the device does that, heads alone have a place.
+        let stride = if inline as u64 >= 2 * most { most } else { 2 * most };
+        let len = u64::from(places) * stride;
         let region = Mr::register(&self.registrar(), Memory::heap(len as usize), Access::LOCAL)
             .map_err(|error| system("registering memory for a link")(io::Error::other(error)))?;
         let base = self.port.device.regions.place(region.extent(0, len)).ok_or(LinkError::State)?;
-        Ok(Heads { region, base })
+        Ok(InlineStaging { region, base, stride })
     }
 
     fn make(&mut self, id: LinkId, pipeline: Option<u32>) -> Result<Link, LinkError> {
         let psn = packet_number().map_err(system("getrandom"))?;
-        let qp = self.pair(psn, pipeline)?;
+        let at = self.port.read_address()?;
+        let qp = self.pair(psn, pipeline, &at)?;
         let ece = if self.verbs.ece { qp.ece() } else { None };
-        let heads = self.heads()?;
+        let overrates = Planted::named("verbs-inline-too-small").is_on();
+        let inline = if overrates { COPIED_MAX } else { self.port.grant.inline as usize };
+        let staging = self.stage_inline(inline)?;
         let RailConfig { depth, recv_depth, .. } = self.config;
         self.lives += 1;
         Ok(Link {
@@ -293,22 +294,24 @@ impl VerbsRail {
             loses_halves: Planted::named("verbs-loses-what-failed"),
             life: self.lives,
             refusal: None,
-            heads,
+            at,
+            inline,
+            staging,
         })
     }
 
     /// Moves the queue pair of a link up to full service; what its device then adds to the standard.
     fn climb(&self, link: &Link, peer: &Address) -> Result<Option<Ece>, LinkError> {
-        let mut ours = self.ours(link.psn);
+        let mut ours = self.ours(link.psn, &link.at);
         if self.config.receives && !Planted::named("verbs-receivers-choose-their-class").is_on() {
             // Who sends the messages decides for both.
             (ours.traffic_class, ours.service_level) = peer.class;
             ours.traffic_class = self.verbs.record_class.unwrap_or(ours.traffic_class);
         }
         // On InfiniBand the way leads through a router where the subnets are different.
-        ours.global |= peer.gid[..8] != self.port.gid.raw[..8] && peer.gid != [0; 16];
+        ours.global |= peer.gid[..8] != link.at.gid.raw[..8] && peer.gid != [0; 16];
         ours.reads = ours.reads.min(peer.serves);
-        let mtu = peer.mtu.min(self.port.attr.active_mtu as u8);
+        let mtu = peer.mtu.min(link.at.attr.active_mtu as u8);
         let theirs = Theirs { number: peer.number, psn: peer.psn, mtu, lid: peer.lid, gid: peer.gid };
         let agrees = link.ece.and(peer.ece).filter(|_| !Planted::named("verbs-ignores-extensions").is_on());
         if let Some(ece) = agrees {
@@ -352,15 +355,17 @@ impl Links for VerbsRail {
     }
 
     fn address(&self, link: LinkId) -> Result<LinkAddress, LinkError> {
-        let (found, ours) = (self.found(link)?, self.ours(0));
+        let found = self.found(link)?;
+        let PortAddress { attr, gid } = found.at;
+        let ours = self.ours(0, &found.at);
         let address = Address {
-            infiniband: self.port.attr.link_layer == LINK_LAYER_INFINIBAND,
-            mtu: self.port.attr.active_mtu as u8,
+            infiniband: attr.link_layer == LINK_LAYER_INFINIBAND,
+            mtu: attr.active_mtu as u8,
             number: found.qp.number(),
             psn: found.psn,
-            lid: self.port.attr.lid,
+            lid: attr.lid,
             serves: ours.serves,
-            gid: self.port.gid.raw,
+            gid: gid.raw,
             class: (ours.traffic_class, ours.service_level),
             ece: found.ece,
         };

@@ -5,16 +5,18 @@ use std::ffi::{CStr, c_int};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicU32;
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-use trunkline_fabric::{Abandoned, DeviceReach};
+use trunkline_fabric::{Abandoned, DeviceReach, LinkError};
 use trunkline_sys::verbs::{
     ABI_IS_EXTENDED, Calls, Context, ContextOps, Device as RawDevice, DeviceAttr, GID_TYPE_ROCE_V1,
     GID_TYPE_ROCE_V2, Gid, GidEntry, Pd, PortAttr, PortAttrEx, VerbsContext,
 };
 
+use crate::error::Planted;
 use crate::events::Faults;
 use crate::flusher::Flusher;
+use crate::grant::QueueGrant;
 use crate::pipelines::Pipelines;
 use crate::register::Table;
 use crate::{Library, VerbsConfig, gid, reach};
@@ -261,20 +263,79 @@ pub(crate) struct Port {
     pub(crate) device: Arc<Device>,
     /// Its number, from 1.
     pub(crate) number: u8,
-    /// What it was like when the fabric was made.
-    pub(crate) attr: PortAttr,
+    /// What users choose.
+    pub(crate) config: Arc<VerbsConfig>,
+    /// Its attributes and address when the fabric was made.
+    pub(crate) first: PortAddress,
     /// Its speed then.
     pub(crate) speed_mbps: u32,
-    /// Our address on it.
-    pub(crate) gid: gid::Entry,
-    /// Most inline bytes of a queue pair.
-    pub(crate) inline: u32,
-    /// Whether work is built in place.
-    pub(crate) extended: bool,
+    /// The address that was read last.
+    pub(crate) last_gid: Mutex<gid::Entry>,
+    /// The sizes that the device granted to its queue pairs.
+    pub(crate) grant: QueueGrant,
     /// What flushes, while somebody does.
     pub(crate) flusher: Mutex<Weak<Flusher>>,
     /// Whether the network may send the packets of one write over several ways.
     pub(crate) adaptive: bool,
+}
+
+/// By what peers reach a port, as it was read for one link.
+#[derive(Clone, Copy)]
+pub(crate) struct PortAddress {
+    /// The attributes of the port, among them its local address on InfiniBand.
+    pub(crate) attr: PortAttr,
+    /// Its global address.
+    pub(crate) gid: gid::Entry,
+}
+
+impl Port {
+    /// Reads by what peers reach the port now. Called for each link that is created, because a RoCE port whose interface gets
+    /// another address has it at another place of its table.
+    ///
+    /// # Errors
+    /// The system's; [`LinkError::Unreachable`] while the address that the port had is gone and no other of its kind has come,
+    /// so that the caller tries again later.
+    pub(crate) fn read_address(&self) -> Result<PortAddress, LinkError> {
+        if Planted::named("verbs-gid-read-once").is_on() {
+            return Ok(self.first);
+        }
+        let attr = self.read_attributes()?;
+        let mut last = self.last_gid.lock().unwrap_or_else(PoisonError::into_inner);
+        // One question to the kernel in place of one for each entry of the table.
+        if self.device.gid(self.number, last.index) != Some(*last) {
+            let takes_any = Planted::named("verbs-takes-any-address").is_on();
+            let found = self.choose_gid(&attr);
+            let found = found.filter(|found| found.may_replace(&self.first.gid) || takes_any);
+            *last = found.ok_or(LinkError::Unreachable(
+                "the address of the port was removed, and the port has no other of its kind yet",
+            ))?;
+        }
+        Ok(PortAddress { attr, gid: *last })
+    }
+
+    /// Reads by what the port reaches itself. While the address that peers use is gone, any other does.
+    ///
+    /// # Errors
+    /// As [`Port::read_address`], where the port has no address at all.
+    pub(crate) fn read_own_address(&self) -> Result<PortAddress, LinkError> {
+        self.read_address().or_else(|error| {
+            let attr = self.read_attributes()?;
+            let gid = self.choose_gid(&attr).ok_or(error)?;
+            Ok(PortAddress { attr, gid })
+        })
+    }
+
+    fn read_attributes(&self) -> Result<PortAttr, LinkError> {
+        let what = "reading the attributes of a port";
+        self.device
+            .port(self.number)
+            .map(|port| port.attr)
+            .map_err(|source| LinkError::System { what, source })
+    }
+
+    fn choose_gid(&self, attr: &PortAttr) -> Option<gid::Entry> {
+        gid::choose(attr.link_layer, &self.device.gids(self.number, attr), &self.config)
+    }
 }
 
 #[cfg(test)]

@@ -7,22 +7,19 @@ use std::sync::{Arc, Mutex};
 use trunkline_fabric::{Fabric, Nic, OpenError, RailConfig};
 use trunkline_mem::gpu::Gpus;
 use trunkline_proto::wire::status::Usage;
-use trunkline_sys::verbs::{LINK_LAYER_ETHERNET, LINK_LAYER_INFINIBAND, PORT_ACTIVE, QpCap, TRANSPORT_IB};
+use trunkline_sys::verbs::{LINK_LAYER_ETHERNET, LINK_LAYER_INFINIBAND, PORT_ACTIVE, TRANSPORT_IB};
 
 use crate::config::Routing;
-use crate::cq::CompletionQueue;
-use crate::device::{Device, Port};
-use crate::qp::Qp;
+use crate::device::{Device, Port, PortAddress};
+use crate::grant::QueueGrant;
 use crate::{Library, Missing, VerbsConfig, VerbsRail, caps, gid, speed};
-
-/// Inline bytes that are asked for, most first; a head and a body of a request may take half of them each.
-const INLINE: [u32; 5] = [256, 192, 128, 64, 0];
 
 /// RDMA devices of this host.
 pub struct VerbsFabric {
     ports: Vec<Arc<Port>>,
     nics: Vec<Nic>,
     config: Arc<VerbsConfig>,
+    notes: Vec<String>,
 }
 
 impl VerbsFabric {
@@ -46,7 +43,8 @@ impl VerbsFabric {
             return Err(Missing::Disabled);
         }
         let devices = open_all(&library, &config)?;
-        let mut found = Self { ports: Vec::new(), nics: Vec::new(), config: Arc::new(config) };
+        let (ports, nics, notes) = (Vec::new(), Vec::new(), Vec::new());
+        let mut found = Self { ports, nics, config: Arc::new(config), notes };
         let mut left_out = Vec::new();
         for device in devices {
             match device {
@@ -55,6 +53,12 @@ impl VerbsFabric {
             }
         }
         if found.ports.is_empty() { Err(Missing::Ports(left_out.join("; "))) } else { Ok(found) }
+    }
+
+    /// What was asked of each NIC and what it granted, a line each, for the log of whoever opens the fabric.
+    #[must_use]
+    pub fn notes(&self) -> &[String] {
+        &self.notes
     }
 
     /// Whether a NIC reaches memory of GPUs, as far as device and kernel are concerned.
@@ -85,9 +89,8 @@ impl VerbsFabric {
             match usable(device, number, &self.config) {
                 Ok(port) => {
                     let memory = (device.regions.max(), device.reach);
-                    let mut caps = caps::of(&device.attr, &port.attr, port.inline, memory);
-                    // A write whose immediate goes by itself is two.
-                    caps.depth_max /= if port.adaptive { 2 } else { 1 };
+                    let mut caps = caps::of(&device.attr, &port.first.attr, port.grant.depth, memory);
+                    self.notes.push(port.grant.line(&name));
                     caps.pipelines = device.pipelines.count();
                     self.nics.push(Nic {
                         name,
@@ -157,18 +160,16 @@ fn name(device: &str, port: u8) -> String {
 }
 
 /// A port, if it can be used; else why not.
-fn usable(device: &Arc<Device>, number: u8, config: &VerbsConfig) -> Result<Port, String> {
+fn usable(device: &Arc<Device>, number: u8, config: &Arc<VerbsConfig>) -> Result<Port, String> {
     let told = device.port(number).map_err(|error| format!("does not tell what it is ({error})"))?;
     let (attr, speed_mbps) = (told.attr, speed::of_port(&told));
     if attr.state != PORT_ACTIVE {
         return Err("is not active".to_owned());
     }
-    let table = || device.gids(number, &attr);
-    let gid = match attr.link_layer {
-        LINK_LAYER_INFINIBAND => gid::of_infiniband(&table(), config),
-        LINK_LAYER_ETHERNET => gid::of_roce(&table(), config),
-        _ => return Err("is neither on InfiniBand nor on Ethernet".to_owned()),
-    };
+    if ![LINK_LAYER_INFINIBAND, LINK_LAYER_ETHERNET].contains(&attr.link_layer) {
+        return Err("is neither on InfiniBand nor on Ethernet".to_owned());
+    }
+    let gid = gid::choose(attr.link_layer, &device.gids(number, &attr), config);
     let gid = gid.ok_or_else(|| match config.gid_index {
         Some(index) => format!("has no address with index {index} (NCCL_IB_GID_INDEX)"),
         None => "has no address".to_owned(),
@@ -176,46 +177,25 @@ fn usable(device: &Arc<Device>, number: u8, config: &VerbsConfig) -> Result<Port
     if config.pkey_index >= attr.pkey_tbl_len.max(1) {
         return Err(format!("has no partition key with index {} (NCCL_IB_PKEY)", config.pkey_index));
     }
-    let (inline, extended) = probe(device, config.extended)?;
-    let flusher = Mutex::default();
     let adaptive = match config.routing {
         Routing::Usual => attr.link_layer == LINK_LAYER_INFINIBAND,
         Routing::Adaptive => true,
         Routing::Fixed => false,
     };
+    // A write whose immediate goes by itself is two requests.
+    let places = if adaptive { 2 } else { 1 };
+    let grant = QueueGrant::find(device, config, places)?;
     Ok(Port {
         device: Arc::clone(device),
         number,
-        attr,
+        config: Arc::clone(config),
+        first: PortAddress { attr, gid },
         speed_mbps,
-        gid,
-        inline,
-        extended,
-        flusher,
+        last_gid: Mutex::new(gid),
+        grant,
+        flusher: Mutex::default(),
         adaptive,
     })
-}
-
-/// How many inline bytes queue pairs take, and whether work can be built in place: found out by making some.
-fn probe(device: &Arc<Device>, extended: bool) -> Result<(u32, bool), String> {
-    let cq = CompletionQueue::new(device, 1).map_err(|error| format!("has no completion queue ({error})"))?;
-    let mut last = String::new();
-    for extended in [true, false].into_iter().skip(usize::from(!extended)) {
-        for inline in INLINE {
-            let cap = QpCap {
-                max_send_wr: 1,
-                max_recv_wr: 1,
-                max_send_sge: 2,
-                max_recv_sge: 1,
-                max_inline_data: inline,
-            };
-            match Qp::new(device, &cq, cap, extended) {
-                Ok(_) => return Ok((inline, extended)),
-                Err(error) => last = error.to_string(),
-            }
-        }
-    }
-    Err(format!("makes no queue pair ({last})"))
 }
 
 impl Fabric for VerbsFabric {

@@ -212,12 +212,14 @@ fn connected(port: &Port, cq: &CompletionQueue, ours: &Ours, limits: &Limits) ->
     let cap =
         QpCap { max_send_wr: ROOM, max_recv_wr: 1, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 0 };
     let qp = Qp::new(&port.device, cq, cap, false)?;
+    let at = port.read_own_address().map_err(io::Error::other)?;
+    let ours = &Ours { gid_index: at.gid.index as u8, ..*ours };
     let itself = Theirs {
         number: qp.number(),
         psn: ours.psn,
-        mtu: port.attr.active_mtu as u8,
-        lid: port.attr.lid,
-        gid: port.gid.raw,
+        mtu: at.attr.active_mtu as u8,
+        lid: at.attr.lid,
+        gid: at.gid.raw,
     };
     let rungs = [
         (Rung::Init, ladder::init(ours)),

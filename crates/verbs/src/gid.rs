@@ -1,7 +1,9 @@
-//! Which address of a port is used. Pure; called once for each port. The rules for RoCE are those of NCCL's own transport,
+//! Which address of a port is used. Pure; called when a port is found, and again once its address is no longer in the table. The rules for RoCE are those of NCCL's own transport,
 //! so that a job which sets its variables gets the same address here.
 
 use std::net::{IpAddr, Ipv6Addr};
+
+use trunkline_sys::verbs::{LINK_LAYER_ETHERNET, LINK_LAYER_INFINIBAND};
 
 use crate::config::{Family, VerbsConfig};
 use crate::error::Planted;
@@ -29,10 +31,27 @@ impl Entry {
         }
     }
 
+    /// Whether links may use it after `before`, the port's first address, has left the table: it is of the same kind and
+    /// reaches as far. While an interface has no other address, its link-local one does not.
+    pub(crate) fn may_replace(&self, before: &Self) -> bool {
+        self.family() == before.family()
+            && self.roce == before.roce
+            && (self.routable() || !before.routable())
+    }
+
     /// Whether it is set, and reaches beyond its own cable.
     fn routable(&self) -> bool {
         let set = self.raw[8..] != [0; 8];
         set && !Ipv6Addr::from(self.raw).is_unicast_link_local()
+    }
+}
+
+/// The entry to use of a port on this link layer.
+pub(crate) fn choose(link_layer: u8, table: &[Entry], config: &VerbsConfig) -> Option<Entry> {
+    match link_layer {
+        LINK_LAYER_INFINIBAND => of_infiniband(table, config),
+        LINK_LAYER_ETHERNET => of_roce(table, config),
+        _ => None,
     }
 }
 
@@ -121,6 +140,17 @@ mod tests {
         assert_eq!(chosen(&table(), &none), Some(0), "nothing is better than the first");
         let six = VerbsConfig { family: Family::V6, range: range("fd00::/8"), ..usual };
         assert_eq!(chosen(&table(), &six), Some(7));
+    }
+
+    #[test]
+    fn another_address_of_the_same_kind_replaces_one_that_left() {
+        let before = entry(3, "10.1.0.5", 2);
+        assert!(entry(5, "10.2.0.5", 2).may_replace(&before));
+        assert!(!entry(3, "10.1.0.5", 1).may_replace(&before), "another version of RoCE");
+        assert!(!entry(0, "fe80::5", 2).may_replace(&before), "another family");
+        let before = entry(3, "fd00::5", 2);
+        assert!(!entry(0, "fe80::5", 2).may_replace(&before), "it reaches no further than its cable");
+        assert!(entry(4, "fd00::6", 2).may_replace(&entry(0, "fe80::5", 2)), "it reaches further");
     }
 
     #[test]

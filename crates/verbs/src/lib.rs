@@ -16,6 +16,7 @@ mod flusher;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
 mod gid;
+mod grant;
 mod hca;
 mod ladder;
 mod library;

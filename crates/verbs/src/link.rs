@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use trunkline_fabric::{Ctrl, LinkId, Mr, Status};
 use trunkline_sys::verbs::{Ece, SEND_SIGNALED, SendWr, Sge, wr_opcode};
 
+use crate::device::PortAddress;
 use crate::error::Planted;
 use crate::ladder;
 use crate::qp::Qp;
@@ -69,11 +70,28 @@ impl Kind {
     }
 }
 
-/// Memory for the first bytes of sends whose rest is registered, a place for each operation.
-pub(crate) struct Heads {
+/// Registered memory of a link for payload that the caller wants copied and the device does not take inline: the first bytes of
+/// sends whose rest is registered, and payload beyond the device's inline room. It has a place for each operation in the queue, which
+/// is free again once that has ended.
+pub(crate) struct InlineStaging {
     pub(crate) region: Mr<Ctrl>,
     /// As the device names it.
     pub(crate) base: Sge,
+    /// Bytes of a place.
+    pub(crate) stride: u64,
+}
+
+impl InlineStaging {
+    /// Copies payload to place number `place`; where the device finds it.
+    #[inline]
+    pub(crate) fn copy(&self, place: u32, one: &[u8], two: &[u8]) -> Sge {
+        let at = u64::from(place) * self.stride;
+        let memory = self.region.memory();
+        // There is a place for each operation, and no payload is longer than one.
+        let _ = memory.write(at, one);
+        let _ = memory.write(at + one.len() as u64, two);
+        Sge { addr: self.base.addr + at, length: (one.len() + two.len()) as u32, lkey: self.base.lkey }
+    }
 }
 
 /// A link.
@@ -110,8 +128,12 @@ pub(crate) struct Link {
     pub(crate) life: u64,
     /// Why the device was not given something or did not take it, until the first of that is given back.
     pub(crate) refusal: Option<Status>,
+    /// By what the peer reaches our port.
+    pub(crate) at: PortAddress,
+    /// Most bytes of a request that the device copies.
+    pub(crate) inline: usize,
     // After the queue pair, which may still read it.
-    pub(crate) heads: Heads,
+    pub(crate) staging: InlineStaging,
 }
 
 impl Link {

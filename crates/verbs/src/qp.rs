@@ -56,6 +56,7 @@ pub(crate) struct Qp {
     post_send: PostSend,
     post_recv: PostRecv,
     number: u32,
+    granted: QpCap,
     fault: Arc<Fault>,
 }
 
@@ -70,12 +71,12 @@ impl Qp {
     pub(crate) fn new(
         device: &Arc<Device>,
         cq: &CompletionQueue,
-        cap: QpCap,
+        mut cap: QpCap,
         extended: bool,
     ) -> io::Result<Self> {
         let raw = match extended {
-            true => Self::extended(device, cq, cap),
-            false => Self::plain(device, cq, cap),
+            true => Self::extended(device, cq, &mut cap),
+            false => Self::plain(device, cq, &mut cap),
         };
         if raw.is_null() {
             return Err(last_error());
@@ -97,25 +98,30 @@ impl Qp {
             post_send,
             post_recv,
             number,
+            granted: cap,
             fault: device.faults.add(raw),
         })
     }
 
-    fn plain(device: &Device, cq: &CompletionQueue, cap: QpCap) -> *mut RawQp {
+    /// Asks for sizes `cap`, and leaves there those that were granted.
+    fn plain(device: &Device, cq: &CompletionQueue, cap: &mut QpCap) -> *mut RawQp {
         let mut attr = QpInitAttr {
             qp_context: std::ptr::null_mut(),
             send_cq: cq.raw(),
             recv_cq: cq.raw(),
             srq: std::ptr::null_mut(),
-            cap,
+            cap: *cap,
             qp_type: QPT_RC,
             sq_sig_all: 0,
         };
         // SAFETY: domain and queue are of this device and live; the attributes are whole.
-        unsafe { (device.calls().create_qp)(device.pd(), &raw mut attr) }
+        let made = unsafe { (device.calls().create_qp)(device.pd(), &raw mut attr) };
+        *cap = attr.cap;
+        made
     }
 
-    fn extended(device: &Device, cq: &CompletionQueue, cap: QpCap) -> *mut RawQp {
+    /// As [`Qp::plain`], for a queue pair on which work is built in place.
+    fn extended(device: &Device, cq: &CompletionQueue, cap: &mut QpCap) -> *mut RawQp {
         let at = std::mem::offset_of!(VerbsContext, create_qp_ex);
         let create = device.extended(size_of::<VerbsContext>() - at).and_then(|whole| {
             // SAFETY: the slot lies inside what the library has.
@@ -125,11 +131,18 @@ impl Qp {
         // SAFETY: all zeros are such attributes.
         let mut attr: QpInitAttrEx = unsafe { std::mem::zeroed() };
         (attr.send_cq, attr.recv_cq) = (cq.raw(), cq.raw());
-        (attr.cap, attr.qp_type, attr.pd) = (cap, QPT_RC, device.pd());
+        (attr.cap, attr.qp_type, attr.pd) = (*cap, QPT_RC, device.pd());
         attr.comp_mask = INIT_ATTR_PD | INIT_ATTR_SEND_OPS_FLAGS;
         attr.send_ops_flags = OPS;
         // SAFETY: domain and queue are of this device and live; the attributes are whole.
-        unsafe { create(device.context(), &raw mut attr) }
+        let made = unsafe { create(device.context(), &raw mut attr) };
+        *cap = attr.cap;
+        made
+    }
+
+    /// The sizes that the device granted.
+    pub(crate) fn granted(&self) -> QpCap {
+        self.granted
     }
 
     /// Its number on the network.

@@ -195,19 +195,12 @@ impl VerbsRail {
             found.queue.push(Entry { wr_id, told, is_send, half: false }, credits == 1);
         let id = Kind::Work.id(link.0, position);
         let work = Work { id, opcode: asks.opcode, imm: asks.imm, target: asks.target, signalled };
+        let place = position % found.queue.depth();
         let bytes = match asks.bytes {
-            Payload::Copied(one, two) => Bytes::Copied(one, two),
+            Payload::Copied(one, two) if one.len() + two.len() <= found.inline => Bytes::Copied(one, two),
+            Payload::Copied(one, two) => Bytes::Placed(found.staging.copy(place, one, two)),
             Payload::Placed(sge) => Bytes::Placed(sge),
-            Payload::Headed(head, sge) => {
-                let at = u64::from(position % found.queue.depth()) * u64::from(self.caps.inline_max);
-                // There is a place for each operation.
-                let _ = found.heads.region.memory().write(at, head);
-                let length = head.len() as u32;
-                Bytes::Both(
-                    Sge { addr: found.heads.base.addr + at, length, lkey: found.heads.base.lkey },
-                    sge,
-                )
-            }
+            Payload::Headed(head, sge) => Bytes::Both(found.staging.copy(place, head, &[]), sge),
         };
         if asks.astray {
             found.queue.give();
@@ -292,7 +285,8 @@ impl VerbsRail {
         }
         if self.flusher.is_none() {
             // Only if somebody flushes.
-            let (ours, limits) = (self.ours(0), self.limits());
+            // The address is read where the queue pair is connected.
+            let (ours, limits) = (self.ours(0, &self.port.first), self.limits());
             let seat = Seat::new(&self.port, &self.registrar(), (&ours, &limits)).map_err(|error| {
                 let code = NOT_POSTED + error.raw_os_error().unwrap_or(0).unsigned_abs();
                 PostError::Refused(Status::Other(code))

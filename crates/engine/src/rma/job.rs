@@ -102,9 +102,10 @@ impl<F: Fabric, H: Host> Job<F, H> {
         let paths = cards.iter().map(|card| u32::from(card.rails)).max().unwrap_or(1);
         let links = (cards.len() as u32).saturating_mul(paths);
         let links = links.saturating_mul(if serves { CONTEXTS } else { 1 }).min(LINKS_MAX);
-        let depth = self.params.depth.min(DEPTH_MAX);
         let nics = self.nics.numbers().iter().filter_map(|&nic| self.fabric.nics().get(nic));
         let caps = nics.map(|nic| nic.caps);
+        let granted = caps.clone().map(|caps| caps.depth_max).min().unwrap_or(DEPTH_MAX);
+        let depth = self.params.depth.min(DEPTH_MAX).min(granted);
         // Who comes when the receives are given away is refused. Else it would wait for ever for what it cannot be told.
         let shared = caps.clone().map(|caps| caps.receives_max).min().unwrap_or(u32::MAX);
         let shared = if self.params.mutant.is("job-promises-receives") { u32::MAX } else { shared };

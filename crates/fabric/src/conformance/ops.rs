@@ -1,7 +1,7 @@
 //! Cases: what each operation does when all is well.
 
 use super::pair::{Region, Seen, Setup, default_config, pattern};
-use crate::{Access, Done, Match, Op, Purpose, Rail, Source, Status};
+use crate::{Access, Caps, Done, Match, Op, Purpose, Rail, Source, Status};
 
 /// Sizes around every boundary that a fabric may have.
 pub(super) const SIZES: [usize; 22] = [
@@ -57,6 +57,7 @@ pub fn sends_join_head_and_body<S: Setup>(setup: &S) {
     let mut ends = setup.pair(&default_config());
     let from = Region::new(&ends.a, 200_000, Access::LOCAL);
     let most = ends.a.caps().inline_max as usize;
+    assert!(most >= Caps::INLINE_MIN as usize, "a record has no room inline: {most} bytes");
     let room = 200_000 + 2 * most as u64;
     let into = Region::new(&ends.b, room as usize, Access::LOCAL);
     from.fill(2);

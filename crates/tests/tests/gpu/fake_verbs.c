@@ -1,7 +1,9 @@
 /* RDMA devices that are none, in place of libibverbs.so.1: queue pairs of one process that are wired to each other. Bytes
  * are moved when somebody posts or polls. What a device writes into memory of a GPU is held back until it reads a byte of
  * such memory, as a bus may do it.
- * FAKE_VERBS_DEVICES: how many (1). FAKE_VERBS_DMABUF=0: they register no dma-bufs. */
+ * FAKE_VERBS_DEVICES: how many (1). FAKE_VERBS_DMABUF=0: they register no dma-bufs. FAKE_VERBS_INLINE: inline bytes of a
+ * request, at most (512). FAKE_VERBS_BLOCKS: blocks of 64 bytes in a queue of requests, at most (65536), of which a request takes as
+ * many as mlx5's does. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -49,7 +51,7 @@ struct queue {
 
 struct pair {
     struct ibv_qp qp;
-    uint32_t peer;
+    uint32_t peer, inlines;
     struct list sends, receives;
 };
 
@@ -128,7 +130,7 @@ int ibv_query_device(struct ibv_context *context, struct ibv_device_attr *attr) 
     memset(attr, 0, sizeof *attr);
     attr->phys_port_cnt = 1;
     attr->max_qp = attr->max_cq = attr->max_mr = 2000;
-    attr->max_qp_wr = 4096;
+    attr->max_qp_wr = 32768;
     attr->max_cqe = 65536;
     attr->max_sge = 4;
     attr->max_qp_rd_atom = attr->max_qp_init_rd_atom = 16;
@@ -354,9 +356,25 @@ void fake_cut(int device) {
     pthread_mutex_unlock(&lock);
 }
 
+/* A request begins with 48 bytes, behind which are its ranges or its inline bytes; the blocks of all are rounded up to a power
+ * of two. */
+static int takes(const struct ibv_qp_cap *cap) {
+    uint32_t ranges = 16 * cap->max_send_sge, inlined = cap->max_inline_data ? (cap->max_inline_data + 19) / 16 * 16 : 0;
+    uint32_t each = (48 + (ranges > inlined ? ranges : inlined) + 63) / 64, blocks = 1;
+    while (blocks < each * cap->max_send_wr)
+        blocks *= 2;
+    return blocks <= (uint32_t)number_of("FAKE_VERBS_BLOCKS", 65536) &&
+           cap->max_inline_data <= (uint32_t)number_of("FAKE_VERBS_INLINE", 512);
+}
+
 struct ibv_qp *ibv_create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *attr) {
+    if (!takes(&attr->cap)) {
+        errno = EINVAL;
+        return NULL;
+    }
     struct pair *made = calloc(1, sizeof *made);
     made->qp.context = pd->context, made->qp.pd = pd;
+    made->inlines = attr->cap.max_inline_data;
     made->qp.send_cq = attr->send_cq, made->qp.recv_cq = attr->recv_cq, made->qp.qp_type = attr->qp_type;
     pthread_mutex_lock(&lock);
     for (uint32_t i = 1; i < MOST && !made->qp.qp_num; i++)
@@ -496,10 +514,14 @@ static struct work *copy(uint64_t id, const struct ibv_sge *list, int count) {
 
 static int post_send(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr **bad) {
     struct pair *pair = (struct pair *)qp;
-    (void)bad;
     pthread_mutex_lock(&lock);
     for (; wr; wr = wr->next) {
         struct work *one = copy(wr->wr_id, wr->sg_list, wr->num_sge);
+        if (wr->send_flags & IBV_SEND_INLINE && one->len > pair->inlines) {
+            *bad = wr;
+            free(one);
+            break;
+        }
         one->opcode = wr->opcode, one->flags = wr->send_flags, one->imm = wr->imm_data;
         one->remote = wr->wr.rdma.remote_addr, one->rkey = wr->wr.rdma.rkey;
         char *to = one->inlined;
@@ -510,7 +532,7 @@ static int post_send(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_
     if (qp->state == IBV_QPS_ERR)
         fail(pair);
     pthread_mutex_unlock(&lock);
-    return 0;
+    return wr ? EINVAL : 0;
 }
 
 static int post_recv(struct ibv_qp *qp, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad) {

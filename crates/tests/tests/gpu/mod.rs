@@ -1,7 +1,7 @@
 //! Memory of GPUs through the whole plugin, over a NIC and a driver that are none: no byte of it may be touched by the
 //! processor, which would be a crash; none may be missing; and what the NIC holds back must be flushed.
 
-mod fakes;
+pub(crate) mod fakes;
 
 use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
 

@@ -1,6 +1,7 @@
 //! One more cable between the two ends of `scripts/rxe-vm`'s machine, with a device in software at each end, to be cut. Made of
 //! network interfaces, so only where the machine is ours to change (`TRUNKLINE_TEST_MACHINE`).
 
+use std::cell::Cell;
 use std::process::Command;
 
 /// The table of routes that is asked before the one of local addresses.
@@ -10,6 +11,8 @@ const TABLE: &str = "90";
 pub(super) struct Cable {
     /// At each end.
     pub(super) devices: [&'static str; 2],
+    /// Last part of the first end's address; the other's is 2.
+    address: Cell<u8>,
 }
 
 const INTERFACES: [&str; 2] = ["left2", "right2"];
@@ -25,7 +28,16 @@ fn run(words: &str) {
 
 /// Packets that a device has sent.
 pub(super) fn sent(device: &str) -> u64 {
-    let path = format!("/sys/class/infiniband/{device}/ports/1/hw_counters/sent_pkts");
+    counted(device, "sent_pkts")
+}
+
+/// Packets that have reached a device: those to an address that its interface has.
+pub(super) fn received(device: &str) -> u64 {
+    counted(device, "rcvd_pkts")
+}
+
+fn counted(device: &str, counter: &str) -> u64 {
+    let path = format!("/sys/class/infiniband/{device}/ports/1/hw_counters/{counter}");
     std::fs::read_to_string(path).ok().and_then(|text| text.trim().parse().ok()).unwrap_or(0)
 }
 
@@ -37,7 +49,7 @@ impl Cable {
             trunkline_tests::skip("ports that go down, over verbs", "a machine of its own", reason);
             return None;
         }
-        let cable = Self { devices: ["rxe2", "rxe3"] };
+        let cable = Self { devices: ["rxe2", "rxe3"], address: Cell::new(1) };
         let [left, right] = INTERFACES;
         run(&format!(
             "ip link add {left} address 02:00:5e:91:00:01 mtu 5000 type veth peer name {right} address 02:00:5e:91:00:02 mtu 5000"
@@ -57,17 +69,36 @@ impl Cable {
 
     /// Brings both ends up, with all that the kernel forgets when one goes down.
     fn raise(&self) {
-        for (at, interface) in INTERFACES.into_iter().enumerate() {
+        for interface in INTERFACES {
             run(&format!("ip link set {interface} up"));
-            let (own, other) = (at + 1, 2 - at);
+        }
+        self.lead();
+    }
+
+    /// Gives both ends their addresses, and leads each to the other.
+    fn lead(&self) {
+        let addresses = [self.address.get(), 2];
+        for (at, interface) in INTERFACES.into_iter().enumerate() {
+            let (own, other, place) = (addresses[at], addresses[1 - at], 2 - at);
             run(&format!("ip addr replace 10.91.0.{own}/24 dev {interface} noprefixroute"));
             run(&format!(
-                "ip neigh replace 10.91.0.{other} lladdr 02:00:5e:91:00:0{other} dev {interface} nud permanent"
+                "ip neigh replace 10.91.0.{other} lladdr 02:00:5e:91:00:0{place} dev {interface} nud permanent"
             ));
             run(&format!(
                 "ip route replace 10.91.0.{other}/32 dev {interface} src 10.91.0.{own} table {TABLE}"
             ));
         }
+    }
+
+    /// Takes an address of the first end away.
+    pub(super) fn remove_address(&self, address: u8) {
+        run(&format!("ip addr del 10.91.0.{address}/24 dev {}", INTERFACES[0]));
+    }
+
+    /// Gives the first end another address, beside the one that it may have.
+    pub(super) fn add_address(&self, address: u8) {
+        self.address.set(address);
+        self.lead();
     }
 
     /// Takes one end down, and with it the other.

@@ -3,6 +3,7 @@
 
 mod cable;
 pub(crate) mod counts;
+pub(crate) mod sizes;
 
 use std::time::{Duration, Instant};
 
@@ -15,6 +16,8 @@ const RAIL_TIME: Duration = Duration::from_secs(2);
 const SLACK: Duration = Duration::from_secs(10);
 /// Until a port that is whole again carries.
 const RETAKEN: Duration = Duration::from_secs(20);
+/// Until a port carries whose address has changed, where emulated processors are shared with other work.
+const READDRESSED: Duration = Duration::from_secs(60);
 const MIB: u64 = 1 << 20;
 
 /// A scenario over RDMA devices; `None`, counted as a skip, where there are none.
@@ -147,6 +150,34 @@ fn a_rail_whose_port_goes_down_is_left_and_taken_back() {
             println!(
                 "figure: round {round}: goes on {goes_on:?} after the cut, back {back:?} after it was mended"
             );
+        }
+    });
+}
+
+#[test]
+fn a_rail_whose_address_changes_is_left_and_taken_back() {
+    let Some(setting) = over_devices("a_stream_arrives_whole") else { return };
+    let Some(cable) = Cable::lay() else { return };
+    let setting = setting.env("TEST_NICS", format!("rxe0+{},rxe1+{}", cable.devices[0], cable.devices[1]));
+    // Soft-RoCE takes 7 repetitions, the default, for endless ones.
+    let setting = setting.env("NCCL_IB_RETRY_CNT", 6).env("TEST_WAYS", "both").env("TEST_LENGTH", MIB);
+    during(setting.env("TEST_PAUSE_MS", (RAIL_TIME + SLACK).as_millis()), |_| {
+        // Nothing arrives at an address that is gone, however often it is repeated.
+        let (first, other) = (|| cable::sent("rxe0"), || cable::received(cable.devices[0]));
+        // Gone for a while before another comes; then another beside it, at another place of the port's table.
+        for beside in [false, true] {
+            wait_for(other, 100, READDRESSED, "the rail before");
+            let (before, after) = if beside { (3, 4) } else { (1, 3) };
+            if beside {
+                cable.add_address(after);
+            }
+            cable.remove_address(before);
+            let goes_on = wait_for(first, 500, READDRESSED, "the other rail");
+            if !beside {
+                cable.add_address(after);
+            }
+            let back = wait_for(other, 100, READDRESSED, "the rail with another address");
+            println!("figure: beside {beside}: goes on {goes_on:?} after the change, back {back:?} later");
         }
     });
 }

@@ -10,9 +10,9 @@ use trunkline_verbs::{Routing, VerbsConfig, VerbsFabric};
 pub enum Manner {
     /// Built in place, where the provider can.
     Built,
-    /// As lists.
+    /// As lists, with as many inline bytes as Broadcom's and Intel's devices take: a head and a body are more.
     Listed,
-    /// Built in place, with immediates that go by themselves.
+    /// Built in place, with immediates that go by themselves, and nothing inline.
     Apart,
 }
 
@@ -20,9 +20,10 @@ impl Manner {
     fn config(self, usual: VerbsConfig) -> VerbsConfig {
         match self {
             Self::Built => VerbsConfig { extended: true, ..usual },
-            Self::Listed => VerbsConfig { extended: false, ..usual },
+            Self::Listed => VerbsConfig { extended: false, inline: 96, ..usual },
             Self::Apart => {
-                VerbsConfig { extended: true, routing: Routing::Adaptive, adaptive_above: 0, ..usual }
+                let routing = Routing::Adaptive;
+                VerbsConfig { extended: true, routing, adaptive_above: 0, inline: 0, ..usual }
             }
         }
     }

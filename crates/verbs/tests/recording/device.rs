@@ -4,6 +4,7 @@
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::ffi::{c_char, c_int, c_uint, c_void};
+use std::net::{IpAddr, Ipv4Addr};
 use std::ops::Sub;
 use std::ptr;
 
@@ -52,8 +53,50 @@ impl Sub for Counts {
     }
 }
 
+/// What the device takes, and by what it is reached.
+#[derive(Clone, Debug)]
+pub(crate) struct Limits {
+    /// Requests of its smallest kind in a queue.
+    pub(crate) max_qp_wr: i32,
+    /// Inline bytes of a request.
+    pub(crate) inline: u32,
+    /// Blocks of 64 bytes in a queue of requests, as mlx5 counts them.
+    pub(crate) blocks: u32,
+    /// What a queue pair beyond that is refused with.
+    pub(crate) refusal: c_int,
+    /// The table of the port's addresses.
+    pub(crate) gids: [Option<IpAddr>; 2],
+}
+
+impl Limits {
+    pub(crate) const USUAL: Self = Self {
+        max_qp_wr: 1000,
+        inline: u32::MAX,
+        blocks: u32::MAX,
+        refusal: libc::EINVAL,
+        gids: [Some(gid(1)), Some(gid(2))],
+    };
+}
+
+/// An address of the port, and of its peers.
+pub(crate) const fn gid(last: u8) -> IpAddr {
+    IpAddr::V4(Ipv4Addr::new(10, 0, 0, last))
+}
+
+/// Runs something over a device with these limits.
+pub(crate) fn within<T>(limits: Limits, run: impl FnOnce() -> T) -> T {
+    with(|device| device.limits = limits);
+    let ran = run();
+    with(|device| device.limits = Limits::USUAL);
+    ran
+}
+
 /// What the device has.
 pub(crate) struct State {
+    /// What it takes.
+    pub(crate) limits: Limits,
+    /// Places of the port's table, and addresses, by which queue pairs were connected, oldest first.
+    pub(crate) routes: Vec<(u8, [u8; 16])>,
     /// Queue pairs, oldest first, by address.
     pub(crate) pairs: Vec<usize>,
     pub(crate) queues: u32,
@@ -98,6 +141,7 @@ thread_local! {
     static REFUSE: Cell<u32> = const { Cell::new(u32::MAX) };
     static REFUSE_RECEIVES: Cell<u32> = const { Cell::new(u32::MAX) };
     static STATE: RefCell<State> = const { RefCell::new(State {
+        limits: Limits::USUAL, routes: Vec::new(),
         pairs: Vec::new(), queues: 0, regions: 0, domains: 0, contexts: 0, last_access: 0, last_addr: 0,
         last_dmabuf: None, last_iova: None, refuses_regions: 0, refuses_dmabufs: (0, 0), last_read: (0, 0), events: VecDeque::new(),
         events_owed: 0, refuses_rungs: false, next_status: 0, options: 0, agreed: Vec::new(), classes: Vec::new(),
@@ -156,6 +200,7 @@ struct StubQp {
     receives: VecDeque<(u64, u32)>,
     building: Vec<SendWr>,
     bytes: u32,
+    inline: u32,
 }
 
 fn zeroed<T>() -> T {
@@ -219,7 +264,8 @@ unsafe extern "C" fn close_device(context: *mut Context) -> c_int {
 
 unsafe extern "C" fn query_device(_: *mut Context, attr: *mut DeviceAttr) -> c_int {
     let mut told: DeviceAttr = zeroed();
-    (told.phys_port_cnt, told.max_qp, told.max_qp_wr, told.max_cqe) = (1, 1000, 1000, 100_000);
+    (told.phys_port_cnt, told.max_qp, told.max_qp_wr, told.max_cqe) =
+        (1, 1000, with(|device| device.limits.max_qp_wr), 100_000);
     (told.max_mr, told.atomic_cap, told.max_qp_rd_atom, told.max_qp_init_rd_atom) = (1000, 1, 16, 16);
     // SAFETY: the caller's attributes.
     unsafe { *attr = told };
@@ -247,7 +293,12 @@ unsafe extern "C" fn query_gid_ex(
     _: u32,
     _: usize,
 ) -> c_int {
-    let raw = std::net::Ipv4Addr::new(10, 0, 0, index as u8 + 1).to_ipv6_mapped().octets();
+    let found = with(|device| device.limits.gids.get(index as usize).copied().flatten());
+    let raw = match found {
+        Some(IpAddr::V4(address)) => address.to_ipv6_mapped().octets(),
+        Some(IpAddr::V6(address)) => address.octets(),
+        None => return libc::ENODATA,
+    };
     let told = GidEntry {
         gid: Gid { raw },
         gid_index: index,
@@ -374,8 +425,24 @@ unsafe extern "C" fn get_cq_event(_: *mut CompChannel, _: *mut *mut Cq, _: *mut 
 
 unsafe extern "C" fn ack_cq_events(_: *mut Cq, _: c_uint) {}
 
+/// Whether a queue has so many requests of this size, by the rule of mlx5: each begins with 48 bytes, behind which are its ranges or
+/// its inline bytes, and the blocks of all are rounded up to a power of two.
+fn takes(limits: &Limits, cap: &QpCap) -> bool {
+    let ranges = 16 * cap.max_send_sge;
+    let inlined = if cap.max_inline_data > 0 { (4 + cap.max_inline_data).next_multiple_of(16) } else { 0 };
+    let each = (48 + ranges.max(inlined)).div_ceil(64);
+    let most = limits.max_qp_wr.unsigned_abs();
+    cap.max_inline_data <= limits.inline
+        && cap.max_send_wr.max(cap.max_recv_wr) <= most
+        && (cap.max_send_wr * each).next_power_of_two() <= limits.blocks
+}
+
 fn make_pair(context: *mut Context, cq: *mut Cq, cap: &QpCap) -> *mut Qp {
     other();
+    let refusal = with(|device| (!takes(&device.limits, cap)).then_some(device.limits.refusal));
+    if let Some(code) = refusal {
+        return fail(code);
+    }
     let mut ex: QpEx = zeroed();
     (ex.qp_base.context, ex.qp_base.send_cq, ex.qp_base.recv_cq) = (context, cq, cq);
     ex.wr_start = Some(wr_start);
@@ -395,7 +462,9 @@ fn make_pair(context: *mut Context, cq: *mut Cq, cap: &QpCap) -> *mut Qp {
     });
     let (receives, building) =
         (VecDeque::with_capacity(cap.max_recv_wr as usize), Vec::with_capacity(cap.max_send_wr as usize));
-    let pair: *mut Qp = Box::into_raw(Box::new(StubQp { ex, receives, building, bytes: 0 })).cast();
+    let pair: *mut Qp =
+        Box::into_raw(Box::new(StubQp { ex, receives, building, bytes: 0, inline: cap.max_inline_data }))
+            .cast();
     with(|device| device.pairs.push(pair.addr()));
     pair
 }
@@ -439,7 +508,10 @@ unsafe extern "C" fn modify_qp(qp: *mut Qp, attr: *mut QpAttr, _: c_int) -> c_in
     if to == qp_state::RTR {
         // SAFETY: as above.
         let ah = unsafe { (*attr).ah_attr };
-        with(|device| device.classes.push((ah.grh.traffic_class, ah.sl)));
+        with(|device| {
+            device.classes.push((ah.grh.traffic_class, ah.sl));
+            device.routes.push((ah.grh.sgid_index, ah.grh.dgid.raw));
+        });
     }
     let pair = pair(qp);
     pair.ex.qp_base.state = to;
@@ -565,7 +637,9 @@ unsafe extern "C" fn post_send(qp: *mut Qp, mut wr: *mut SendWr, bad: *mut *mut 
             // SAFETY: as above.
             unsafe { (*entry).length }
         });
-        if !execute(pair, one, entries.sum()) {
+        let bytes = entries.sum();
+        let fits = one.send_flags & SEND_INLINE == 0 || bytes <= pair.inline;
+        if !fits || !execute(pair, one, bytes) {
             // SAFETY: the caller's place.
             unsafe { *bad = wr };
             return libc::ENOMEM;
@@ -624,7 +698,8 @@ unsafe extern "C" fn wr_complete(qp: *mut QpEx) -> c_int {
     count(|counts| counts.built += 1);
     let pair = pair(qp.cast());
     let list = std::mem::take(&mut pair.building);
-    if REFUSE.get() != u32::MAX {
+    let fits = |wr: &SendWr| wr.send_flags & SEND_INLINE == 0 || wr.qp_type <= pair.inline;
+    if REFUSE.get() != u32::MAX || !list.iter().all(fits) {
         REFUSE.set(u32::MAX);
         pair.building = list;
         return libc::ENOMEM;

@@ -6,6 +6,7 @@
 mod choices;
 mod device;
 mod gpu;
+mod limits;
 mod speeds;
 
 use std::alloc::{GlobalAlloc, Layout, System};

@@ -1,0 +1,63 @@
+//! Devices whose requests have little room inline, and whose queues are shorter than is asked for: a library in C stands for
+//! them, whose queue pairs move bytes.
+
+use crate::contract::messages::round;
+use crate::gpu::fakes::over_fakes;
+use crate::net::{Net, logged};
+use crate::run::{Scene, Setting};
+
+scenarios! {
+    a_nic_tells_what_it_granted,
+}
+
+/// Inline bytes of a request that devices take: none; less than a record; a record; as Broadcom's and Intel's.
+const ROOMS: [u32; 4] = [0, 32, 64, 96];
+
+/// Over a device that reaches no GPU, so that small messages are sent eagerly.
+fn over_small(name: &'static str) -> Option<Setting> {
+    over_fakes(name).map(|setting| setting.env("FAKE_VERBS_DMABUF", 0))
+}
+
+#[test]
+fn messages_arrive_whatever_inline_room_a_device_has() {
+    for room in ROOMS {
+        let Some(setting) = over_small("every_message_size_between_threads") else { return };
+        let over = |name| over_small(name).expect("they were there").env("FAKE_VERBS_INLINE", room);
+        setting.env("FAKE_VERBS_INLINE", room).alone();
+        over("grouped_receives_match_by_tag").env("TRUNKLINE_LINKS_PER_RAIL", 2).alone();
+        let shared = over("comms_close_with_work_in_flight").env("TRUNKLINE_QP_SHARING", "on");
+        shared.env("TRUNKLINE_QP_GROUPS", 1).alone();
+    }
+}
+
+#[test]
+fn queues_are_as_deep_as_a_device_grants() {
+    // Depth asked for, blocks that the device has, and what it grants: as mlx5 does of sixteen times the usual depth; a device that
+    // has fewer requests than is usual.
+    let cases = [
+        (
+            8192,
+            32_768,
+            "8193 requests, 8192 receives and 256 inline bytes, granted 8193, 8192 and 128; 8192 operations",
+        ),
+        (512, 256, "513 requests, 512 receives and 256 inline bytes, granted 65, 64 and 128; 64 operations"),
+    ];
+    for (depth, blocks, granted) in cases {
+        for name in ["a_nic_tells_what_it_granted", "every_message_size_between_threads"] {
+            let Some(setting) = over_small(name) else { return };
+            let setting = setting.env("TRUNKLINE_DEPTH", depth).env("FAKE_VERBS_BLOCKS", blocks);
+            setting.env("TEST_GRANTED", granted).alone();
+        }
+    }
+}
+
+fn a_nic_tells_what_it_granted(scene: Scene) {
+    let net = Net::start(scene.version);
+    let granted = std::env::var("TEST_GRANTED").expect("what is granted");
+    let lines = logged(&format!("NIC fake0: asked for queue pairs of {granted} per link"));
+    assert_eq!(lines, 1, "one line says so");
+    let comms = net.to_self();
+    round(&net, comms, 1 << 20);
+    net.close_send(comms.0).unwrap();
+    net.close_recv(comms.1).unwrap();
+}

@@ -1,0 +1,176 @@
+//! Devices that take less than was asked for, and ports whose addresses change.
+
+use std::net::IpAddr;
+
+use trunkline_fabric::{
+    Done, Fabric as _, LinkError, Links as _, Op, OpenError, Rail as _, RailConfig, Source, Status,
+};
+use trunkline_sys::verbs::wr_opcode;
+use trunkline_verbs::{Routing, VerbsConfig};
+
+use crate::device::{Limits, gid, with, within};
+use crate::{Bench, config, fabric};
+
+/// Inline bytes of a request that devices take: none; less than a record; a record; Broadcom's and Intel's; enough for all.
+const ROOMS: [u32; 5] = [0, 32, 64, 96, 256];
+
+#[test]
+fn payload_beyond_the_inline_room_is_staged() {
+    for (inline, extended) in ROOMS.into_iter().flat_map(|inline| [(inline, false), (inline, true)]) {
+        within(Limits { inline, ..Limits::USUAL }, || {
+            let mut bench = Bench::new(extended);
+            let most = bench.rail.caps().inline_max as usize;
+            assert!(most >= 64, "a record has no room: {most} bytes");
+            bench.lend(4);
+            with(|device| device.requests = Some(Vec::with_capacity(16)));
+            let long = [7; 256];
+            let (cost, allocated) = bench.cost(|bench| {
+                let write = |from, imm| Op::Write { from: Source::Inline(from), to: bench.to, imm };
+                let ops =
+                    [write(&[7; 64][..], None), write(&long[..most], None), write(&[1; 8][..], Some(3))];
+                for (wr_id, op) in ops.into_iter().enumerate() {
+                    bench.rail.post(bench.link, wr_id as u64, op, true).unwrap();
+                }
+                let body = Source::Inline(&long[..most]);
+                bench.post(3, Op::Send { head: &long[..most], body, imm: None });
+                let body = Source::Region(bench.part(100));
+                bench.post(4, Op::Send { head: &[1; 16], body, imm: None });
+                bench.rail.flush();
+            });
+            assert_eq!((cost.others(), allocated), (0, 0), "{inline} bytes: {cost:?}");
+            let (write, with_imm, send) =
+                (wr_opcode::RDMA_WRITE, wr_opcode::RDMA_WRITE_WITH_IMM, wr_opcode::SEND);
+            let want =
+                [(write, 64), (write, most as u32), (with_imm, 8), (send, 2 * most as u32), (send, 116)];
+            assert_eq!(with(|device| device.requests.take()).unwrap(), want, "{inline} bytes");
+            let told = bench.poll();
+            let posted = told.iter().filter(|one| one.done == Done::Posted && one.status == Status::Ok);
+            assert_eq!(posted.count(), 5, "{inline} bytes: {told:?}");
+        });
+    }
+}
+
+fn deep(depth: u32, routing: Routing) -> VerbsConfig {
+    VerbsConfig { depth, routing, ..VerbsConfig::default() }
+}
+
+#[test]
+fn depth_is_what_the_device_takes_with_inline_bytes() {
+    let limits = Limits { max_qp_wr: 32_768, blocks: 32_768, ..Limits::USUAL };
+    // Depth asked for and granted, and inline bytes: the usual; sixteen times as deep, where 256 inline bytes do not fit; too
+    // deep for any. Where immediates go by themselves, half as deep.
+    let cases = [
+        (512, Routing::Fixed, 512, 256),
+        (8192, Routing::Fixed, 8192, 128),
+        (4096, Routing::Adaptive, 4096, 128),
+        (16_384, Routing::Fixed, 8192, 128),
+        (16_384, Routing::Adaptive, 4096, 128),
+    ];
+    for refusal in [libc::EINVAL, libc::ENOMEM] {
+        for (asked, routing, granted, inline) in cases {
+            within(Limits { refusal, ..limits.clone() }, || {
+                let fabric = fabric(deep(asked, routing));
+                let caps = fabric.nics()[0].caps;
+                assert_eq!(caps.depth_max, granted, "of {asked}");
+                let line = &fabric.notes()[0];
+                assert!(line.starts_with("NIC stub0: asked for queue pairs of "), "{line}");
+                assert!(line.ends_with(&format!(" and {inline}; {granted} operations per link")), "{line}");
+                let deepest = RailConfig { depth: granted, recv_depth: granted, links: 1, ..config() };
+                let mut rail = fabric.open(0, &deepest).unwrap();
+                let link = rail.create().unwrap();
+                let own = rail.address(link).unwrap();
+                rail.connect(link, own).unwrap();
+                assert_eq!(rail.credits(link), granted);
+                let deeper = RailConfig { depth: granted + 1, ..deepest };
+                let refused = fabric.open(0, &deeper).err();
+                let most = u64::from(granted);
+                assert!(
+                    matches!(refused, Some(OpenError::Exhausted { limit, .. }) if limit == most),
+                    "{refused:?}"
+                );
+            });
+        }
+    }
+}
+
+#[test]
+fn a_device_with_short_queues_is_used() {
+    within(Limits { max_qp_wr: 21, ..Limits::USUAL }, || {
+        assert_eq!(
+            fabric(VerbsConfig::default()).nics()[0].caps.depth_max,
+            20,
+            "one is for the end of a link"
+        );
+    });
+}
+
+#[test]
+fn a_device_that_makes_no_queue_pair_says_so() {
+    within(Limits { blocks: 1, ..Limits::USUAL }, || {
+        let library = std::sync::Arc::new(crate::device::library());
+        let missing =
+            trunkline_verbs::VerbsFabric::with_library(library, VerbsConfig::default()).err().unwrap();
+        let why = missing.to_string();
+        assert!(why.contains("not even for 32 operations without inline bytes (Invalid argument"), "{why}");
+    });
+}
+
+/// Moves the port to another table of addresses.
+fn move_to(gids: [Option<IpAddr>; 2]) {
+    with(|device| device.limits.gids = gids);
+}
+
+/// Makes a link and connects it to itself; the place of the port's address in its table, and the address.
+fn dial(bench: &mut Bench) -> Result<(u8, IpAddr), LinkError> {
+    let link = bench.rail.create()?;
+    let own = bench.rail.address(link)?;
+    bench.rail.connect(link, own)?;
+    let (place, raw) = with(|device| *device.routes.last().unwrap());
+    bench.rail.destroy(link);
+    Ok((place, IpAddr::V6(raw.into()).to_canonical()))
+}
+
+#[test]
+fn a_link_is_made_by_the_address_of_now() {
+    within(Limits::USUAL, || {
+        let mut bench = Bench::new(true);
+        assert_eq!(dial(&mut bench).unwrap(), (0, gid(1)));
+        move_to([None, Some(gid(1))]);
+        assert_eq!(dial(&mut bench).unwrap(), (1, gid(1)), "another place");
+        move_to([None, Some(gid(9))]);
+        assert_eq!(dial(&mut bench).unwrap(), (1, gid(9)), "another address");
+        move_to([Some(gid(7)), Some(gid(9))]);
+        assert_eq!(dial(&mut bench).unwrap(), (1, gid(9)), "it stays while its address is there");
+    });
+}
+
+#[test]
+fn no_link_is_made_until_another_address_comes() {
+    within(Limits::USUAL, || {
+        let mut bench = Bench::new(true);
+        let local = "fe80::5".parse().unwrap();
+        for gone in [[None, None], [Some(local), None]] {
+            move_to(gone);
+            let error = dial(&mut bench).unwrap_err();
+            assert!(
+                matches!(error, LinkError::Unreachable(why) if why.contains("no other of its kind yet")),
+                "{error}"
+            );
+        }
+        move_to([Some(local), Some(gid(3))]);
+        assert_eq!(dial(&mut bench).unwrap(), (1, gid(3)));
+    });
+}
+
+#[test]
+fn a_flush_goes_by_any_address() {
+    within(Limits::USUAL, || {
+        let mut bench = Bench::new(true);
+        let local: IpAddr = "fe80::5".parse().unwrap();
+        move_to([None, Some(local)]);
+        bench.post(1, Op::Flush);
+        assert_eq!(bench.poll().first().map(|one| (one.wr_id, one.status)), Some((1, Status::Ok)));
+        let (place, raw) = with(|device| *device.routes.last().unwrap());
+        assert_eq!((place, IpAddr::V6(raw.into())), (1, local));
+    });
+}
