@@ -7,6 +7,7 @@
 
 mod config;
 mod error;
+mod gpudirect;
 mod member;
 mod queues;
 mod running;
@@ -14,6 +15,7 @@ mod wait;
 
 pub use config::{near, ofi_config, soft_config, verbs_config};
 pub use error::{ChooseError, JobError};
+pub use gpudirect::{GpuNote, meet_ofi, meet_verbs};
 pub use member::Member;
 pub use queues::Carrying;
 pub use running::{Carrier, Running};
