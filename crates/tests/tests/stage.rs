@@ -10,6 +10,7 @@ use crate::rdma::counts;
 use crate::run::Scene;
 use crate::sharing::{churn, crowds, flushes, neighbours};
 use crate::trouble::{limits, many, peers, silent, strangers};
+use crate::unused;
 
 /// The scenario of that name.
 pub(crate) fn find(name: &str) -> Option<fn(Scene)> {
@@ -32,6 +33,7 @@ pub(crate) fn find(name: &str) -> Option<fn(Scene)> {
         ofi::strict::SCENARIOS,
         ofi::tried::SCENARIOS,
         counts::SCENARIOS,
+        unused::SCENARIOS,
         limits::SCENARIOS,
         many::SCENARIOS,
         peers::SCENARIOS,

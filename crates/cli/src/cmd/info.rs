@@ -10,6 +10,7 @@ use std::process::ExitCode;
 use clap::{Args, value_parser};
 use serde::Serialize;
 use thiserror::Error;
+use trunkline_choose::{UnusedDevice, VERSION};
 use trunkline_engine::{FabricName, ParamInfo, Params, ParamsError, SoftCopy, TABLE};
 use trunkline_fabric::{Caps, Nic};
 use trunkline_topo::{Choice, ChoiceError, VARIABLES};
@@ -114,7 +115,11 @@ pub(crate) fn run(args: &InfoArgs) -> Result<ExitCode, InfoError> {
         let report = Settings { params: settings(variable)?, warnings };
         if args.json { json(&mut out, &report)? } else { print_settings(&mut out, &report.params)? }
     } else {
+        let told = warnings.len();
         let report = Report::collect(&params, warnings)?;
+        for warning in &report.warnings[told..] {
+            eprintln!("trunkline: warning: {warning}");
+        }
         if args.json { json(&mut out, &report)? } else { report.print(&mut out)? }
     }
     out.flush()?;
@@ -272,13 +277,32 @@ struct PluginRow {
     error: Option<String>,
 }
 
+/// A device of this host that is not used.
+#[derive(Debug, Serialize)]
+struct UnusedRow {
+    name: String,
+    driver: String,
+    cause: String,
+    remedy: String,
+}
+
+impl From<&UnusedDevice> for UnusedRow {
+    fn from(UnusedDevice { name, driver, cause, remedy, .. }: &UnusedDevice) -> Self {
+        let [name, driver, cause, remedy] = [name, driver, cause, remedy].map(Clone::clone);
+        Self { name, driver, cause, remedy }
+    }
+}
+
 /// Everything without `--params`.
 #[derive(Debug, Serialize)]
 struct Report {
     version: &'static str,
+    /// Version and commit.
+    build: &'static str,
     asked: String,
     fabrics: Vec<FabricRow>,
     nics: Vec<NicRow>,
+    unused: Vec<UnusedRow>,
     /// Only of libfabric's NICs.
     grants: Vec<GrantRow>,
     gpus: Vec<GpuRow>,
@@ -296,11 +320,14 @@ impl Report {
         self.nics.iter().filter(|row| row.name == nic).all(|row| row.pci_path.is_some())
     }
 
-    fn collect(params: &Params, warnings: Vec<String>) -> Result<Self, InfoError> {
+    fn collect(params: &Params, mut warnings: Vec<String>) -> Result<Self, InfoError> {
         let interfaces = interfaces(params)?;
         let addresses = interfaces.iter().map(|(_, address)| *address).collect();
         let mut found = Found::new(params, addresses)?;
         let gpus = found.gpus();
+        if params.require_nic && found.is_soft() {
+            warnings.push("TRUNKLINE_REQUIRE_NIC=1: programs fail here, as no NIC is used".to_owned());
+        }
         let (name, all) = found.chosen();
         // Only NICs in software have an address of the host's.
         let is_soft = found.is_soft();
@@ -312,6 +339,7 @@ impl Report {
         let used = Used::new(params.fabric, is_soft, !interfaces.is_empty());
         Ok(Self {
             version: env!("CARGO_PKG_VERSION"),
+            build: VERSION,
             asked: asked(params),
             rails: nics.iter().map(rail).collect(),
             wires: wires(used),
@@ -319,6 +347,7 @@ impl Report {
             copy_origin: copy_origin(params),
             fabrics: found.rows(),
             grants: found.grants(),
+            unused: found.unused().iter().map(UnusedRow::from).collect(),
             nics,
             gpus,
             plugin: plugin(),
@@ -327,8 +356,8 @@ impl Report {
     }
 
     fn print(&self, out: &mut impl Write) -> io::Result<()> {
-        let Self { version, asked, copy_origin, .. } = self;
-        writeln!(out, "Trunkline {version}")?;
+        let Self { build, asked, copy_origin, .. } = self;
+        writeln!(out, "Trunkline {build}")?;
         let yes = |yes: bool| if yes { "yes" } else { "no" }.to_owned();
         section(
             out,
@@ -352,6 +381,14 @@ impl Report {
             ]
         });
         section(out, "NICs", std::iter::once(NIC_COLUMNS.map(str::to_owned)).chain(nics))?;
+        if !self.unused.is_empty() {
+            let columns = ["name", "driver", "cause", "remedy"].map(str::to_owned);
+            let rows = self.unused.iter().map(|row| {
+                let UnusedRow { name, driver, cause, remedy } = row;
+                [name, driver, cause, remedy].map(Clone::clone)
+            });
+            section(out, "Devices that are not used", std::iter::once(columns).chain(rows))?;
+        }
         if !self.grants.is_empty() {
             let grants = self.grants.iter().map(GrantRow::columns);
             section(out, "What libfabric grants", std::iter::once(grants::columns()).chain(grants))?;

@@ -63,3 +63,22 @@ pub(crate) fn before_start(text: &str) {
     // All of it at once, as several ranks may write to the same terminal. What cannot be said is not said.
     let _ = std::io::stderr().write_all(format!("trunkline: {text}\n").as_bytes());
 }
+
+#[cfg(test)]
+mod tests {
+    use super::shows_warnings;
+
+    #[test]
+    fn warnings_are_hidden_where_nccl_is_silent() {
+        for (value, shown) in [
+            (None, false),
+            (Some("VERSION"), false),
+            (Some(""), false),
+            (Some("warn"), true),
+            (Some("INFO"), true),
+            (Some("TRACE"), true),
+        ] {
+            assert_eq!(shows_warnings(value), shown, "{value:?}");
+        }
+    }
+}
