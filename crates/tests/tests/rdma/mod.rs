@@ -3,6 +3,7 @@
 
 mod cable;
 pub(crate) mod counts;
+mod unused;
 
 use std::time::{Duration, Instant};
 
