@@ -110,31 +110,38 @@ fn obstacle(device: &HostDevice, about: &Circumstances<'_>) -> Option<UnusedCaus
     {
         return Some(cause);
     }
-    let of_library = match about.listed {
-        Err(Missing::Symbol { symbol, version }) => {
-            Some(UnusedCause::OldLibrary { symbol: symbol.clone(), version: version.clone() })
-        }
-        Err(Missing::Library(why)) => Some(UnusedCause::NoLibrary(why.clone())),
-        Err(other) => Some(UnusedCause::NoLibrary(other.to_string())),
-        Ok(_) if device.node.is_none() => Some(UnusedCause::NoNode),
-        Ok(names) if !names.contains(&device.name) => {
-            Some(UnusedCause::NoProvider(provider_of(&device.driver).to_owned()))
-        }
-        Ok(_) => None,
-    };
-    of_library
+    of_library(device, about)
         .or_else(|| of_node(device))
         .or_else(|| of_ports(device, about))
         .or_else(|| of_limits(device, about))
 }
 
+fn of_library(device: &HostDevice, about: &Circumstances<'_>) -> Option<UnusedCause> {
+    let names = match about.listed {
+        Err(Missing::Symbol { symbol, version }) => {
+            return Some(UnusedCause::OldLibrary { symbol: symbol.clone(), version: version.clone() });
+        }
+        Err(Missing::Library(why)) => return Some(UnusedCause::NoLibrary(why.clone())),
+        Err(other) => return Some(UnusedCause::NoLibrary(other.to_string())),
+        Ok(names) => names,
+    };
+    match &device.node {
+        None => Some(UnusedCause::NoNode),
+        // libibverbs lists no device whose node is absent, whatever providers there are.
+        Some((path, Err(error))) if error.kind() == io::ErrorKind::NotFound => {
+            Some(UnusedCause::NodeAbsent(path.clone()))
+        }
+        Some(_) => {
+            let is_listed = names.contains(&device.name);
+            (!is_listed).then(|| UnusedCause::NoProvider(provider_of(&device.driver).to_owned()))
+        }
+    }
+}
+
 fn of_node(device: &HostDevice) -> Option<UnusedCause> {
     let (path, opened) = device.node.as_ref()?;
     let error = opened.as_ref().err()?;
-    Some(match error.kind() {
-        io::ErrorKind::NotFound => UnusedCause::NodeAbsent(path.clone()),
-        kind => UnusedCause::NodeRefused(path.clone(), kind),
-    })
+    Some(UnusedCause::NodeRefused(path.clone(), error.kind()))
 }
 
 /// What keeps all ports that users leave in; a device is used if one of them can be.

@@ -401,7 +401,7 @@ fn front_ends_warn_once_and_use_the_software_nic() {
     let rma = trunkline("bench rma -n 2 -b 8 -e 8 -i 5", &[root, lo]);
     assert!(rma.status.success() && warned(&rma) == 2, "{}", stderr(&rma));
     assert!(stderr(&rma).contains("mlx5_0 (mlx5_core): "), "{}", stderr(&rma));
-    let required = trunkline("bench rma -n 1 -b 8 -e 8 -i 5", &[root, lo, ("TRUNKLINE_REQUIRE_NIC", "1")]);
+    let required = trunkline("bench rma -n 2 -b 8 -e 8 -i 5", &[root, lo, ("TRUNKLINE_REQUIRE_NIC", "1")]);
     assert!(!required.status.success(), "{}", stdout(&required));
     assert!(stderr(&required).contains("TRUNKLINE_REQUIRE_NIC=1"), "{}", stderr(&required));
     // The plugin leaves such a host to NCCL; the bench has no other network.
