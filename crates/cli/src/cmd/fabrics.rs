@@ -182,6 +182,12 @@ impl Found {
         self.unused.all()
     }
 
+    /// The warning that programs fail here, if they do.
+    pub(super) fn requirement(&self, params: &Params) -> Option<String> {
+        let fails = params.require_nic && self.is_soft();
+        fails.then(|| "TRUNKLINE_REQUIRE_NIC=1: programs fail here, as no NIC is used".to_owned())
+    }
+
     /// Whether the NCCL plugin offers no device, as NCCL's own transport may use what this one does not.
     pub(super) fn leaves_nics(&self) -> bool {
         self.is_soft() && self.unused.is_missed()

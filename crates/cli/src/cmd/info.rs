@@ -10,7 +10,7 @@ use std::process::ExitCode;
 use clap::{Args, value_parser};
 use serde::Serialize;
 use thiserror::Error;
-use trunkline_choose::{UnusedDevice, VERSION};
+use trunkline_choose::VERSION;
 use trunkline_engine::{FabricName, ParamInfo, Params, ParamsError, SoftCopy, TABLE};
 use trunkline_fabric::{Caps, Nic};
 use trunkline_topo::{Choice, ChoiceError, VARIABLES};
@@ -19,6 +19,7 @@ use super::fabrics::{FabricError, FabricRow, Found, asked};
 use super::gpus::GpuRow;
 use super::grants::{self, GrantRow};
 use super::slips;
+use super::unused::UnusedRow;
 use crate::locate;
 use crate::top;
 use crate::top::find::FindError;
@@ -108,18 +109,14 @@ pub(crate) fn run(args: &InfoArgs) -> Result<ExitCode, InfoError> {
     let variable = |name: &str| std::env::var_os(name);
     let params = Params::read(variable)?;
     let warnings = slips::unknown(std::env::vars_os().map(|(name, _)| name.to_string_lossy().into_owned()));
-    for warning in &warnings {
-        eprintln!("trunkline: warning: {warning}");
-    }
+    slips::tell(&warnings);
     if args.params {
         let report = Settings { params: settings(variable)?, warnings };
         if args.json { json(&mut out, &report)? } else { print_settings(&mut out, &report.params)? }
     } else {
         let told = warnings.len();
         let report = Report::collect(&params, warnings)?;
-        for warning in &report.warnings[told..] {
-            eprintln!("trunkline: warning: {warning}");
-        }
+        slips::tell(&report.warnings[told..]);
         if args.json { json(&mut out, &report)? } else { report.print(&mut out)? }
     }
     out.flush()?;
@@ -277,22 +274,6 @@ struct PluginRow {
     error: Option<String>,
 }
 
-/// A device of this host that is not used.
-#[derive(Debug, Serialize)]
-struct UnusedRow {
-    name: String,
-    driver: String,
-    cause: String,
-    remedy: String,
-}
-
-impl From<&UnusedDevice> for UnusedRow {
-    fn from(UnusedDevice { name, driver, cause, remedy, .. }: &UnusedDevice) -> Self {
-        let [name, driver, cause, remedy] = [name, driver, cause, remedy].map(Clone::clone);
-        Self { name, driver, cause, remedy }
-    }
-}
-
 /// Everything without `--params`.
 #[derive(Debug, Serialize)]
 struct Report {
@@ -325,9 +306,7 @@ impl Report {
         let addresses = interfaces.iter().map(|(_, address)| *address).collect();
         let mut found = Found::new(params, addresses)?;
         let gpus = found.gpus();
-        if params.require_nic && found.is_soft() {
-            warnings.push("TRUNKLINE_REQUIRE_NIC=1: programs fail here, as no NIC is used".to_owned());
-        }
+        warnings.extend(found.requirement(params));
         let (name, all) = found.chosen();
         // Only NICs in software have an address of the host's.
         let is_soft = found.is_soft();
@@ -382,12 +361,8 @@ impl Report {
         });
         section(out, "NICs", std::iter::once(NIC_COLUMNS.map(str::to_owned)).chain(nics))?;
         if !self.unused.is_empty() {
-            let columns = ["name", "driver", "cause", "remedy"].map(str::to_owned);
-            let rows = self.unused.iter().map(|row| {
-                let UnusedRow { name, driver, cause, remedy } = row;
-                [name, driver, cause, remedy].map(Clone::clone)
-            });
-            section(out, "Devices that are not used", std::iter::once(columns).chain(rows))?;
+            let rows = self.unused.iter().map(UnusedRow::columns);
+            section(out, "Devices that are not used", std::iter::once(UnusedRow::titles()).chain(rows))?;
         }
         if !self.grants.is_empty() {
             let grants = self.grants.iter().map(GrantRow::columns);
