@@ -254,6 +254,7 @@ fn devices_of_libfabric_tell_why_it_does_not_open_them() {
     fs::create_dir_all(host.root().join("sys/class/cxi/cxi0")).unwrap();
     let devices = read_devices(host.root());
     let listed = Ok(Vec::new());
+    assert_eq!(devices.iter().map(|device| &*device.name).collect::<Vec<_>>(), ["rdmap0s6", "cxi0"]);
     // The variables of InfiniBand are not about them.
     let about =
         Circumstances { libfabric: Some("no provider efa"), disabled: true, ..circumstances(&listed) };
@@ -279,4 +280,16 @@ fn devices_in_software_are_known_by_what_they_say() {
     assert_eq!(kind("host mlx5_0\n"), (DeviceKind::Hardware, "mlx5_core".to_owned()));
     host.write("sys/class/infiniband/mlx5_0/parent", "eth0\n");
     assert_eq!(kind("renamed\n").0, DeviceKind::Software);
+}
+
+#[test]
+fn a_slingshot_is_known_by_its_node_alone() {
+    let host = FakeHost(tempfile::tempdir().unwrap());
+    host.write("dev/cxi0", "");
+    host.write("dev/null", "");
+    let devices = read_devices(host.root());
+    assert!(
+        matches!(&devices[..], [HostDevice { kind: DeviceKind::Slingshot, name, .. }] if name == "cxi0"),
+        "{devices:?}"
+    );
 }

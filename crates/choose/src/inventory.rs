@@ -86,7 +86,11 @@ pub(crate) fn read_devices(root: &Path) -> Vec<HostDevice> {
     let class = root.join("sys/class/infiniband");
     let cgroups = cgroups(root);
     let rdma = names(&class).into_iter().map(|name| rdma_device(root, &class.join(&name), name, &cgroups));
-    let slingshot = names(&root.join("sys/class/cxi")).into_iter().map(|name| HostDevice {
+    let mut slingshot = names(&root.join("sys/class/cxi"));
+    if slingshot.is_empty() {
+        slingshot = names(&root.join("dev")).into_iter().filter(|name| name.starts_with("cxi")).collect();
+    }
+    let slingshot = slingshot.into_iter().map(|name| HostDevice {
         name,
         driver: "cxi".to_owned(),
         kind: DeviceKind::Slingshot,

@@ -24,6 +24,7 @@ fn on_own_machine() -> Option<Setting> {
     }
     let mut setting = scenario("a_host_has_unused_nics")
         .env("TRUNKLINE_FABRIC", "auto")
+        .env("TRUNKLINE_HOST_ROOT", "/")
         .env("TRUNKLINE_AUTO_SOFTWARE_RDMA", 1)
         .env("NCCL_DEBUG", "VERSION")
         .env("TEST_SHOWN", 1);
