@@ -37,6 +37,11 @@ pub enum ChooseError {
         "TRUNKLINE_NEAR=1 and TRUNKLINE_FABRIC=soft:tcp contradict each other: soft connects processes of a host by shared memory, others by TCP"
     )]
     NearTcp,
+    /// A NIC is required, and none is used.
+    #[error(
+        "TRUNKLINE_REQUIRE_NIC=1, and the software NIC would be used: {0}\n  (unset TRUNKLINE_REQUIRE_NIC to use the software NIC)"
+    )]
+    NoNic(String),
     /// There is nothing to be used through libfabric.
     #[error("cannot use libfabric (TRUNKLINE_FABRIC=ofi): {0}")]
     NoOfi(#[from] NoNic),

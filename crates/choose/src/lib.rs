@@ -1,25 +1,33 @@
 //! Which fabric a front end runs over, with which settings, and how its process is reached: what the environment of the process
 //! says, and what this host has.
 //!
-//! Called once by each front end (`nccl`, `trunkline`, `shmem`) when it starts, and by `trunkline info`, which shows the same. It opens
+//! Called once by each front end (`nccl`, `trunkline`, `shmem`, `nvshmem`) when it starts, and by `trunkline info`, which shows the same. It opens
 //! what is chosen. For front ends with symmetric memory it also joins the job ([`Member`]); the links are made by the engine.
 #![forbid(unsafe_code)]
 
+mod banner;
+mod cause;
 mod config;
 mod error;
+mod gpudirect;
+mod inventory;
 mod member;
 mod queues;
 mod running;
+mod unused;
 mod wait;
 
+pub use banner::{Banner, FrontEnd, VERSION};
 pub use config::{near, ofi_config, soft_config, verbs_config};
 pub use error::{ChooseError, JobError};
+pub use gpudirect::{GpuNote, meet_ofi, meet_verbs};
 pub use member::Member;
 pub use queues::Carrying;
 pub use running::{Carrier, Running};
+pub use unused::{UnusedDevice, UnusedDevices, UsedFabric};
 
 use std::net::IpAddr;
-use std::path::Path;
+use std::sync::atomic::AtomicBool;
 
 use trunkline_engine::host::Reach;
 use trunkline_engine::{FabricName, Params};
@@ -30,10 +38,21 @@ use trunkline_softnic::SoftFabric;
 use trunkline_topo::Choice;
 use trunkline_verbs::VerbsFabric;
 
+/// Whether this process has warned of devices that are not used.
+static WARNED: AtomicBool = AtomicBool::new(false);
+
+/// A planted bug is in force.
+pub(crate) fn planted(name: &str) -> bool {
+    cfg!(feature = "mutants") && std::env::var("TRUNKLINE_MUTANT").is_ok_and(|on| on == name)
+}
+
 /// A fabric that somebody else's library drives, if one is to be used.
 pub enum Hardware {
-    /// None: the software NIC is.
+    /// None, as this host has no device for one, or as users say: the software NIC is used.
     None,
+    /// None, although this host has devices that should be used. A front end whose caller has another network offers no NIC; the others use the
+    /// software NIC.
+    PassedOver,
     /// RDMA devices.
     Verbs(VerbsFabric),
     /// What libfabric has a provider for.
@@ -41,36 +60,68 @@ pub enum Hardware {
 }
 
 impl Hardware {
-    /// Opens what these parameters name, or what this host has where they name nothing; `log` is told about a choice.
+    /// Opens what these parameters name, or what this host has where they name nothing. `log` gets one line on the choice, one at level INFO on
+    /// devices that are not used, and once per process a warning of those that should be.
     ///
     /// # Errors
-    /// [`ChooseError::Verbs`], [`ChooseError::NoDevice`], [`ChooseError::NoOfi`]: what is named is not there.
+    /// [`ChooseError::Verbs`], [`ChooseError::NoDevice`], [`ChooseError::NoOfi`]: what is named is not there. [`ChooseError::NoNic`]: a NIC is
+    /// required, and none is used.
     pub fn open(params: &Params, log: impl Fn(Level, &str)) -> Result<Self, ChooseError> {
-        Ok(match params.fabric {
+        match params.fabric {
             FabricName::Verbs => {
                 let fabric = VerbsFabric::new(verbs_config(params)?)?;
                 fabric.notes().iter().for_each(|line| log(Level::Info, line));
-                Self::Verbs(fabric)
+                let nics: Vec<String> = fabric.nics().iter().map(|nic| nic.name.clone()).collect();
+                let used = UsedFabric { name: "verbs", nics: &nics };
+                UnusedDevices::find(params, Some(used), None, trunkline_verbs::device_names)?
+                    .tell(&WARNED, log);
+                Ok(Self::Verbs(fabric))
             }
-            FabricName::Ofi => Self::Ofi(OfiFabric::new(&ofi_config(params)?)?),
-            FabricName::Auto => {
-                let Auto { fabric, line } = Auto::look(Path::new("/"), &ofi_config(params)?, OfiFabric::new);
-                if let Some(line) = line {
-                    log(Level::Info, &line);
-                }
-                fabric.map_or(Self::None, Self::Ofi)
+            FabricName::Ofi => Ok(Self::Ofi(OfiFabric::new(&ofi_config(params)?)?)),
+            FabricName::Auto => Self::open_best(params, log),
+            FabricName::Soft | FabricName::SoftShm | FabricName::SoftTcp if params.require_nic => {
+                Err(ChooseError::NoNic("TRUNKLINE_FABRIC names the software NIC".to_owned()))
             }
-            FabricName::Soft | FabricName::SoftShm | FabricName::SoftTcp => Self::None,
+            FabricName::Soft | FabricName::SoftShm | FabricName::SoftTcp => Ok(Self::None),
+        }
+    }
+
+    /// Opens EFA or Slingshot, if this host has it, and tells of all devices that are not used.
+    fn open_best(params: &Params, log: impl Fn(Level, &str)) -> Result<Self, ChooseError> {
+        let Auto { fabric, line, failure } =
+            Auto::look(&params.host_root, &ofi_config(params)?, OfiFabric::new);
+        if let (Some(line), Some(_)) = (line, &fabric) {
+            log(Level::Info, &line);
+        }
+        let why = failure.map(|failure| failure.to_string());
+        let provider = fabric.as_ref().map(|fabric| format!("ofi:{}", fabric.provider()));
+        let nics: Vec<String> = fabric.iter().flat_map(OfiFabric::nics).map(|nic| nic.name.clone()).collect();
+        let used = provider.as_deref().map(|name| UsedFabric { name, nics: &nics });
+        let unused = UnusedDevices::find(params, used, why.as_deref(), trunkline_verbs::device_names)?;
+        if fabric.is_none() && params.require_nic && !planted("auto-forgets-required-nic") {
+            return Err(ChooseError::NoNic(unused.as_reason()));
+        }
+        unused.tell(&WARNED, log);
+        Ok(match fabric {
+            Some(fabric) => Self::Ofi(fabric),
+            None if unused.is_missed() => Self::PassedOver,
+            None => Self::None,
         })
     }
 
-    /// The same with the drivers of GPUs whose memory its NICs are to reach, where they can.
+    /// The same with the drivers of GPUs whose memory its NICs are to reach, where they can; also what each NIC reaches.
     #[must_use]
-    pub fn with_gpus(self, gpus: &Gpus) -> Self {
+    pub fn with_gpus(self, gpus: &Gpus) -> (Self, Vec<GpuNote>) {
         match self {
-            Self::None => Self::None,
-            Self::Verbs(fabric) => Self::Verbs(fabric.with_gpus(gpus)),
-            Self::Ofi(fabric) => Self::Ofi(fabric.with_gpus(gpus)),
+            none @ (Self::None | Self::PassedOver) => (none, Vec::new()),
+            Self::Verbs(fabric) => {
+                let (fabric, notes) = meet_verbs(fabric, gpus);
+                (Self::Verbs(fabric), notes)
+            }
+            Self::Ofi(fabric) => {
+                let (fabric, notes) = meet_ofi(fabric, gpus);
+                (Self::Ofi(fabric), notes)
+            }
         }
     }
 
@@ -80,7 +131,9 @@ impl Hardware {
     /// [`ChooseError`]: the software NIC cannot be made.
     pub fn nics(&self, params: &Params) -> Result<Vec<Nic>, ChooseError> {
         Ok(match self {
-            Self::None => SoftFabric::new(soft_config(params, addresses(params)?))?.nics().to_vec(),
+            Self::None | Self::PassedOver => {
+                SoftFabric::new(soft_config(params, addresses(params)?))?.nics().to_vec()
+            }
             Self::Verbs(fabric) => fabric.nics().to_vec(),
             Self::Ofi(fabric) => fabric.nics().to_vec(),
         })
@@ -90,7 +143,7 @@ impl Hardware {
     #[must_use]
     pub fn reaches_devices(&self) -> bool {
         match self {
-            Self::None => false,
+            Self::None | Self::PassedOver => false,
             Self::Verbs(fabric) => fabric.reaches_devices(),
             Self::Ofi(fabric) => fabric.reaches_devices(),
         }

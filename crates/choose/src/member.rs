@@ -9,7 +9,7 @@ use trunkline_engine::{Nics, Params};
 use trunkline_fabric::Level;
 use trunkline_proto::wire::dial::CARD_BYTES;
 
-use crate::{Carrier, Hardware, JobError, Running, addresses, reach};
+use crate::{Carrier, FrontEnd, Hardware, JobError, Running, addresses, reach};
 
 /// A member that knows all others.
 pub struct Member {
@@ -26,7 +26,8 @@ pub struct Member {
 
 impl Member {
     /// Joins the job that the environment tells of (`trunkline run`, torchrun, Slurm, `mpiexec`), or is a job of one. All members have then
-    /// met; each step may take as long as `limit`. Also the engine, which has no memory yet that others reach.
+    /// met; each step may take as long as `limit`. Also the engine, which has no memory yet that others reach. `front_end` is the interface in the
+    /// words of its users, for the banner.
     ///
     /// # Errors
     /// [`JobError`].
@@ -34,12 +35,14 @@ impl Member {
         params: Params,
         nics: Nics,
         limit: Duration,
+        front_end: &'static str,
         log: impl Fn(Level, &str) + Send + Sync + 'static,
     ) -> Result<(Running, Self), JobError> {
+        let front_end = FrontEnd { name: front_end, gpu_notes: Vec::new() };
         let hardware = Hardware::open(&params, &log)?;
         let addresses = addresses(&params)?;
         let host = UnixHost::reached(reach(&params, &addresses), log);
-        let (job, carrier) = Running::new(params, hardware, nics, host, addresses)?;
+        let (job, carrier) = Running::new(params, hardware, nics, host, addresses, &front_end)?;
         let bootstrap = match Environment::read()? {
             Some(environment) => Some(Bootstrap::join(&environment, limit)?),
             None => None,

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use trunkline_engine::host::UnixHost;
 use trunkline_engine::rma::{ContextId, Fetch, HeapMemory, Job, Local, Member, RmaError, Source};
 use trunkline_engine::{Helper, Nics, Params};
-use trunkline_fabric::Fabric;
+use trunkline_fabric::{Fabric, Host as _, Level, Nic};
 use trunkline_ofi::OfiFabric;
 use trunkline_proto::rma::atomic::Atomic;
 use trunkline_proto::wire::dial::{CARD_BYTES, Heap as Told};
@@ -17,7 +17,7 @@ use trunkline_softnic::SoftFabric;
 use trunkline_verbs::VerbsFabric;
 
 use crate::error::{ChooseError, JobError};
-use crate::{Hardware, soft_config};
+use crate::{Banner, FrontEnd, Hardware, soft_config};
 
 pub(crate) type Over<F> = Arc<Job<F, UnixHost>>;
 
@@ -43,7 +43,8 @@ macro_rules! of {
 }
 
 impl Running {
-    /// Opens the fabric and listens. `nics` are by their places in the fabric's list; also what fabric it is, and its NICs.
+    /// Opens the fabric and listens. `nics` are by their places in the fabric's list; also what fabric it is, and its NICs. The host's log gets
+    /// the process's banner, as of this front end.
     ///
     /// # Errors
     /// [`JobError::NoNic`], [`JobError::Start`], and what the fabric says.
@@ -53,30 +54,41 @@ impl Running {
         nics: Nics,
         host: UnixHost,
         addresses: Vec<std::net::IpAddr>,
+        front_end: &FrontEnd,
     ) -> Result<(Self, Carrier), JobError> {
         fn make<F: Fabric>(
             fabric: F,
+            name: &str,
             host: UnixHost,
             params: Params,
             nics: Nics,
+            front_end: &FrontEnd,
         ) -> Result<(Over<F>, Carrier), JobError> {
             let carrier = Carrier::of(&fabric, nics)?;
+            let all = fabric.nics();
+            let used: Vec<Nic> =
+                nics.numbers().iter().filter_map(|&number| all.get(number).cloned()).collect();
+            let banner = Banner { front_end, fabric: name, nics: &used, rails: used.len(), params: &params };
+            if let Some(text) = banner.once() {
+                host.log(Level::Info, &text);
+            }
             let job = Job::new(fabric, host, params, nics).map_err(JobError::Start)?;
             Ok((Arc::new(job), carrier))
         }
         Ok(match hardware {
-            Hardware::None => {
+            Hardware::None | Hardware::PassedOver => {
                 let config = soft_config(&params, addresses);
                 let fabric = SoftFabric::new(config).map_err(ChooseError::from)?;
-                let (job, carrier) = make(fabric, host, params, nics)?;
+                let (job, carrier) = make(fabric, "soft", host, params, nics, front_end)?;
                 (Self::Soft(job), carrier)
             }
             Hardware::Verbs(fabric) => {
-                let (job, carrier) = make(fabric, host, params, nics)?;
+                let (job, carrier) = make(fabric, "verbs", host, params, nics, front_end)?;
                 (Self::Verbs(job), carrier)
             }
             Hardware::Ofi(fabric) => {
-                let (job, carrier) = make(fabric, host, params, nics)?;
+                let name = format!("ofi:{}", fabric.provider());
+                let (job, carrier) = make(fabric, &name, host, params, nics, front_end)?;
                 (Self::Ofi(job), carrier)
             }
         })

@@ -20,7 +20,7 @@ use clap::Parser;
 
 /// Communication transport for GPU clusters: measure it, look into it.
 #[derive(Debug, Parser)]
-#[command(name = "trunkline", version, arg_required_else_help = true, after_help = EXAMPLES)]
+#[command(name = "trunkline", version = trunkline_choose::VERSION, arg_required_else_help = true, after_help = EXAMPLES)]
 struct Cli {
     #[command(subcommand)]
     command: cmd::Command,

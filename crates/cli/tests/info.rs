@@ -42,6 +42,10 @@ fn row<'a>(list: &'a Value, name: &str) -> &'a Value {
 fn fabrics_are_there_or_say_why_not() {
     let info = json("info --json", &[]);
     assert_eq!(info["version"], env!("CARGO_PKG_VERSION"));
+    let build = info["build"].as_str().expect("a text");
+    assert!(build.starts_with(concat!(env!("CARGO_PKG_VERSION"), " (commit ")), "{build}");
+    let version = stdout(&trunkline("--version", &[]));
+    assert_eq!(version.trim(), format!("trunkline {build}"));
     assert_eq!(info["asked"], "auto");
     let soft = row(&info["fabrics"], "soft");
     assert_eq!((&soft["present"], &soft["chosen"]), (&Value::Bool(true), &Value::Bool(true)));
@@ -346,4 +350,65 @@ fn memory_of_gpus_is_reached_or_says_why_not() {
     assert!(!present && note.contains("modprobe nvidia-peermem"), "{note}");
     let (present, note) = told(&info(&[("FAKE_CUDA_EXPORTS", "0")]));
     assert!(!present && note.contains("the driver does not"), "{note}");
+}
+
+/// A folder in place of `/` with a RoCE device whose port is down.
+fn host_with_a_device() -> tempfile::TempDir {
+    let root = tempfile::tempdir().expect("a folder");
+    let device = root.path().join("sys/class/infiniband/mlx5_0");
+    for (path, text) in [("ports/1/state", "1: DOWN\n"), ("ports/1/link_layer", "Ethernet\n")] {
+        let path = device.join(path);
+        std::fs::create_dir_all(path.parent().expect("a parent")).expect("a folder");
+        std::fs::write(path, text).expect("a file");
+    }
+    std::fs::create_dir_all(device.join("device")).expect("a folder");
+    std::os::unix::fs::symlink("../../../bus/pci/drivers/mlx5_core", device.join("device/driver"))
+        .expect("a link");
+    root
+}
+
+#[test]
+fn devices_that_are_not_used_are_listed() {
+    let host = host_with_a_device();
+    let root = ("TRUNKLINE_HOST_ROOT", host.path().to_str().expect("text"));
+    let info = json("info --json", &[root]);
+    let device = row(&info["unused"], "mlx5_0");
+    assert_eq!(device["driver"], "mlx5_core");
+    assert!(["cause", "remedy"].iter().all(|key| device[key].as_str().is_some_and(|text| !text.is_empty())));
+    let note = row(&info["fabrics"], "soft")["note"].as_str().expect("a note");
+    assert!(note.contains("the NCCL plugin offers no device"), "{note}");
+    let text = trunkline("info", &[root]);
+    assert!(stdout(&text).contains("\nDevices that are not used\n"), "{}", stdout(&text));
+    // Who names the software NIC has chosen.
+    assert_eq!(json("info --json", &[root, ("TRUNKLINE_FABRIC", "soft")])["unused"], Value::Array(vec![]));
+    let excluded = json("info --json", &[root, ("NCCL_IB_DISABLE", "1")]);
+    assert_eq!(row(&excluded["unused"], "mlx5_0")["cause"], "NCCL_IB_DISABLE is 1");
+    assert_eq!(row(&excluded["fabrics"], "soft")["note"], "the software NIC");
+    let required = trunkline("info", &[root, ("TRUNKLINE_REQUIRE_NIC", "1")]);
+    assert!(
+        stderr(&required).contains("TRUNKLINE_REQUIRE_NIC=1: programs fail here"),
+        "{}",
+        stderr(&required)
+    );
+}
+
+#[test]
+fn front_ends_warn_once_and_use_the_software_nic() {
+    let host = host_with_a_device();
+    let root = ("TRUNKLINE_HOST_ROOT", host.path().to_str().expect("text"));
+    let lo = ("NCCL_SOCKET_IFNAME", "=lo");
+    let warned = |output: &Output| stderr(output).matches("TRUNKLINE_FABRIC=auto uses no NIC").count();
+    // A program of the Rust API, as two ranks.
+    let rma = trunkline("bench rma -n 2 -b 8 -e 8 -i 5", &[root, lo]);
+    assert!(rma.status.success() && warned(&rma) == 2, "{}", stderr(&rma));
+    assert!(stderr(&rma).contains("mlx5_0 (mlx5_core): "), "{}", stderr(&rma));
+    let required = trunkline("bench rma -n 2 -b 8 -e 8 -i 5", &[root, lo, ("TRUNKLINE_REQUIRE_NIC", "1")]);
+    assert!(!required.status.success(), "{}", stdout(&required));
+    assert!(stderr(&required).contains("TRUNKLINE_REQUIRE_NIC=1"), "{}", stderr(&required));
+    let bench = trunkline("bench sendrecv -b 8 -e 8", &[root]);
+    assert!(bench.status.success() && warned(&bench) == 1, "{}", stderr(&bench));
+    // The plugin leaves such a host to NCCL, which is shown where the default is asked for by its name.
+    let plugin = trunkline("bench sendrecv -b 8 -e 8", &[root, ("TRUNKLINE_FABRIC", "auto")]);
+    assert!(!plugin.status.success() && warned(&plugin) == 2, "{}", stderr(&plugin));
+    assert!(stderr(&plugin).contains("the plugin offers no device"), "{}", stderr(&plugin));
 }

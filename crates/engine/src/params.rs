@@ -79,6 +79,12 @@ pub struct Params {
     pub fabric: FabricName,
     /// Of that, the device, where a name was given.
     pub device: Option<String>,
+    /// The software NIC is an error, whether it was asked for or nothing else is there.
+    pub require_nic: bool,
+    /// RDMA devices in software (soft-RoCE, soft-iWARP) count as devices where no fabric is named.
+    pub counts_software_rdma: bool,
+    /// Where the system's folders (`sys`, `proc`, `dev`) of the host are.
+    pub host_root: PathBuf,
     /// Who copies long messages between ranks of this host.
     pub node_copy: Choice,
     /// Connections inside this host go over shared memory, whatever fabric reaches other hosts.
@@ -234,6 +240,9 @@ impl Default for Params {
             heap_bytes: 64 << 20,
             fabric: FabricName::Auto,
             device: None,
+            require_nic: false,
+            counts_software_rdma: false,
+            host_root: PathBuf::from("/"),
             node_copy: Choice::Learned,
             near: false,
             fuses_all: false,

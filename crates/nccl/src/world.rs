@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use trunkline_choose::{ChooseError, Hardware, soft_config};
+use trunkline_choose::{Banner, ChooseError, FrontEnd, Hardware, soft_config};
 use trunkline_engine::host::UnixHost;
 use trunkline_engine::{Engine, Helper, Params};
 use trunkline_fabric::trace::Traced;
@@ -65,7 +65,11 @@ pub(crate) fn start(log: Log) -> Result<&'static World, CallError> {
     let log = Arc::new(log);
     let made = make(&log).map_err(|error| {
         // There is no world whose log could tell it.
-        log.line(Level::Warn, &format!("init: {}", trunkline_engine::in_full(&error)));
+        let text = format!("init: {}", trunkline_engine::in_full(&error));
+        log.line(Level::Warn, &text);
+        if let CallError::Choose(ChooseError::NoNic(_)) = error {
+            log.show_hidden(&text);
+        }
         CallError::Told(error.code())
     })?;
     watch_for_the_end(&WORLD.world);
@@ -79,7 +83,12 @@ pub(crate) fn kept() -> &'static Kept<World> {
 
 fn make(log: &Arc<Log>) -> Result<World, CallError> {
     let params = trunkline_choose::params()?;
-    let told = |level, line: &str| log.line(level, &format!("trunkline: {line}"));
+    let told = |level, line: &str| {
+        log.line(level, &format!("trunkline: {line}"));
+        if level == Level::Warn {
+            log.show_hidden(line);
+        }
+    };
     let hardware = Hardware::open(&params, told)?;
     // A driver begins only for NICs that reach its memory; the one for neighbours does not.
     let gpus = if hardware.reaches_devices() && !params.near { Gpus::open() } else { Gpus::default() };
@@ -87,8 +96,12 @@ fn make(log: &Arc<Log>) -> Result<World, CallError> {
 }
 
 /// The same of what has been opened.
-fn make_of(log: &Arc<Log>, params: Params, hardware: Hardware, gpus: Gpus) -> Result<World, CallError> {
-    let addresses = trunkline_choose::addresses(&params)?;
+fn make_of(log: &Arc<Log>, mut params: Params, hardware: Hardware, gpus: Gpus) -> Result<World, CallError> {
+    // NCCL from 2.19 to 2.32 and RCCL go on to their own transports after an init that fails, and as well where `devices` counts none; the second
+    // way is no error in their logs. There is an engine all the same, so that each call finds one; it listens nowhere.
+    let offers = !matches!(hardware, Hardware::PassedOver) || planted("nccl-offers-software-nic");
+    let addresses = if offers { trunkline_choose::addresses(&params)? } else { Vec::new() };
+    params.status &= offers;
     let reach = trunkline_choose::reach(&params, &addresses);
     let trace = Trace::begin(&params).unwrap_or_else(|error| {
         log.line(Level::Warn, &format!("no trace: {error}"));
@@ -102,29 +115,44 @@ fn make_of(log: &Arc<Log>, params: Params, hardware: Hardware, gpus: Gpus) -> Re
     if hardware.reaches_devices() {
         tell_drivers(log, &gpus);
     }
+    let banner_params = params.clone();
+    let mut front_end = FrontEnd { name: "NCCL plugin", gpu_notes: Vec::new() };
+    let mut fabric_name = None;
     let engine = match hardware {
         Hardware::Verbs(fabric) => {
             let told = trunkline_verbs::unheard(|name| std::env::var(name).ok());
             told.iter().for_each(|line| log.line(Level::Warn, line));
-            let fabric =
-                if planted("nccl-promises-gpus-without-drivers") { fabric } else { fabric.with_gpus(&gpus) };
+            let fabric = if planted("nccl-promises-gpus-without-drivers") {
+                fabric
+            } else {
+                let (fabric, notes) = trunkline_choose::meet_verbs(fabric, &gpus);
+                front_end.gpu_notes = notes;
+                fabric
+            };
             Running::Verbs(Engine::new(Traced::new(Split::new(fabric, near), recorder), host, params)?)
         }
         Hardware::Ofi(fabric) => {
-            log.line(Level::Info, &format!("trunkline: libfabric, provider {}", fabric.provider()));
-            let fabric = fabric.with_gpus(&gpus);
+            fabric_name = Some(format!("ofi:{}", fabric.provider()));
+            let (fabric, notes) = trunkline_choose::meet_ofi(fabric, &gpus);
+            front_end.gpu_notes = notes;
             fabric.notes().iter().for_each(|(level, note)| log.line(*level, &format!("trunkline: {note}")));
             Running::Ofi(Engine::new(Traced::new(Split::new(fabric, near), recorder), host, params)?)
         }
-        Hardware::None => {
+        Hardware::None | Hardware::PassedOver => {
             let fabric = SoftFabric::new(soft_config(&params, addresses)).map_err(ChooseError::from)?;
             Running::Soft(Engine::new(Traced::new(fabric, recorder), host, params)?)
         }
     };
-    let devices = Devices::new(engine.devices());
-    let (nics, near) = (engine.devices().len(), engine.nics().len() > engine.devices().len());
-    let near = if near { ", and shared memory inside this host" } else { "" };
-    log.line(Level::Info, &format!("trunkline: fabric {}, {nics} NICs{near}", engine.fabric()));
+    let nics = if offers { engine.devices() } else { &[] };
+    let devices = Devices::new(nics);
+    let fabric = fabric_name.as_deref().unwrap_or(engine.fabric());
+    let banner = Banner { front_end: &front_end, fabric, nics, rails: 1, params: &banner_params };
+    if let Some(text) = banner.once() {
+        log.line(Level::Info, &text);
+    }
+    if engine.nics().len() > engine.devices().len() {
+        log.line(Level::Info, "trunkline: shared memory connects processes of this host");
+    }
     let (log, helper) = (Arc::clone(log), Mutex::new(None));
     let (contexts, entered) = (Contexts::new(), AtomicUsize::new(0));
     let process = std::process::id();

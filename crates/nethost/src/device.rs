@@ -29,6 +29,10 @@ pub enum Device {
 /// There is no such device.
 #[derive(Debug, Error)]
 pub(crate) enum DeviceError {
+    #[error(
+        "the plugin offers no device, and its log says why; Trunkline's uses the software NIC with TRUNKLINE_FABRIC=soft, RDMA devices with =verbs"
+    )]
+    None,
     #[error("device {device} does not exist: the plugin has {count}")]
     Missing { device: i32, count: i32 },
     #[error(
@@ -52,6 +56,9 @@ fn list(numbers: &[i32]) -> String {
 pub(crate) fn choose(net: &Net, device: &Device) -> Result<(c_int, Properties), DeviceError> {
     let plugin = net.plugin();
     let count = plugin.devices()?;
+    if count == 0 {
+        return Err(DeviceError::None);
+    }
     let members = match device {
         Device::Number(number) => vec![*number],
         Device::Fused(members) => members.clone(),

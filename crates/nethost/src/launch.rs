@@ -409,7 +409,10 @@ fn setup(job: &Job, rank: usize) -> Setup {
 fn spawn(rank: usize, job: &Job, news: &Sender<(usize, News)>) -> io::Result<RankProcess> {
     let (ours, theirs) = UnixStream::pair()?;
     let given = job.environment.iter().map(|(name, value)| (name, value));
+    // Warnings are printed where nothing is set; a plugin looks at the variable to know that.
+    let debug = std::env::var_os("NCCL_DEBUG").unwrap_or_else(|| "WARN".into());
     let child = Command::new(std::env::current_exe()?)
+        .env("NCCL_DEBUG", debug)
         .env(RANK_VARIABLE, rank.to_string())
         .envs(given)
         .envs(job.keep.as_ref().map(|keep| (keep.variable, keep.of(rank))))

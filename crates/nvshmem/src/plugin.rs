@@ -4,7 +4,7 @@ use std::io::Write as _;
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use trunkline_choose::{Hardware, Running, addresses, params_or, reach};
+use trunkline_choose::{FrontEnd, Hardware, Running, addresses, params_or, reach};
 use trunkline_engine::host::UnixHost;
 use trunkline_engine::rma::RmaError;
 use trunkline_engine::{Nics, Params};
@@ -58,6 +58,8 @@ pub(crate) struct Plugin {
     pub(crate) log: Log,
     /// The NICs, by NVSHMEM's number for them.
     pub(crate) nics: Vec<Nic>,
+    /// For the banner.
+    front_end: FrontEnd,
     /// Until the endpoints are connected.
     closed: Mutex<Option<(Hardware, Gpus)>>,
     mesh: OnceLock<Mesh>,
@@ -79,13 +81,14 @@ impl Plugin {
         let told = log.clone();
         let hardware = Hardware::open(&params, move |level, line| told.line(level, line))?;
         let gpus = Gpus::open();
-        let hardware = hardware.with_gpus(&gpus);
+        let (hardware, gpu_notes) = hardware.with_gpus(&gpus);
         let nics = hardware.nics(&params)?;
         Ok(Self {
             settings,
             params,
             log,
             nics,
+            front_end: FrontEnd { name: "NVSHMEM transport", gpu_notes },
             closed: Mutex::new(Some((hardware, gpus))),
             mesh: OnceLock::new(),
             queue_pairs: AtomicI32::new(FIRST_QUEUE_PAIR),
@@ -134,7 +137,8 @@ impl Plugin {
         let log = self.log.clone();
         let host =
             UnixHost::reached(reach(&self.params, &addresses), move |level, line| log.line(level, line));
-        let (job, carrier) = Running::new(self.params.clone(), hardware, nics, host, addresses)?;
+        let (job, carrier) =
+            Running::new(self.params.clone(), hardware, nics, host, addresses, &self.front_end)?;
         if me == 0 {
             let (fabric, names, speed) = (carrier.fabric, carrier.nics.join("+"), carrier.speed_mbps);
             self.log.line(Level::Info, &format!("{size} PEs over {fabric}, {names}, {speed} Mbit/s"));

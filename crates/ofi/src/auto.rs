@@ -20,6 +20,8 @@ pub struct Auto {
     pub fabric: Option<OfiFabric>,
     /// One line for people, where there was a choice.
     pub line: Option<String>,
+    /// Why libfabric's NICs are not taken although there is a device for them.
+    pub failure: Option<NoNic>,
 }
 
 impl Auto {
@@ -30,16 +32,19 @@ impl Auto {
         config: &OfiConfig,
         open: impl FnOnce(&OfiConfig) -> Result<OfiFabric, NoNic>,
     ) -> Self {
-        let Some(Found { provider, sign }) = find(root) else { return Self { fabric: None, line: None } };
+        let Some(Found { provider, sign }) = find(root) else {
+            return Self { fabric: None, line: None, failure: None };
+        };
         let config = OfiConfig { provider: Some(provider.to_owned()), ..config.clone() };
         match open(&config) {
             Ok(fabric) => {
                 let line = format!("TRUNKLINE_FABRIC=auto takes ofi:{provider}, as {sign}");
-                Self { fabric: Some(fabric), line: Some(line) }
+                Self { fabric: Some(fabric), line: Some(line), failure: None }
             }
             Err(why) => {
-                let line = format!("TRUNKLINE_FABRIC=auto takes soft although {sign}: {why}");
-                Self { fabric: None, line: Some(line) }
+                let line =
+                    format!("TRUNKLINE_FABRIC=auto does not take ofi:{provider} although {sign}: {why}");
+                Self { fabric: None, line: Some(line), failure: Some(why) }
             }
         }
     }
@@ -153,7 +158,9 @@ mod tests {
         });
         let line = auto.line.unwrap();
         assert!(
-            auto.fabric.is_none() && line.contains("auto takes soft although the driver of rdmap0s6 is efa"),
+            auto.fabric.is_none()
+                && auto.failure.is_some()
+                && line.contains("auto does not take ofi:efa although the driver of rdmap0s6 is efa"),
             "{line}"
         );
         assert!(line.contains("/no/such/libfabric.so.1 cannot be opened") && !line.contains('\n'), "{line}");

@@ -100,7 +100,8 @@ impl Pe {
         // What is aligned in the heap is so in each PE.
         let heap = Shared::aligned("trunkline.heap", bytes, bytes.next_power_of_two().min(ALIGN_MAX))?;
         let statics = statics(&params, &log(settings.debug))?;
-        let (job, mut member) = Member::join(params, Nics::from(0), MEETING, log(settings.debug))?;
+        let (job, mut member) =
+            Member::join(params, Nics::from(0), MEETING, "OpenSHMEM library", log(settings.debug))?;
         let (me, size) = (member.rank, member.size);
         if size > PES_MAX {
             return Err(Error::Exhausted { what: "PEs", limit: PES_MAX });

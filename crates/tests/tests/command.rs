@@ -25,7 +25,7 @@ pub(crate) fn bench(program: &Path, args: &str, env: &[(&str, &str)]) -> (bool, 
     for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("TRUNKLINE_")) {
         command.env_remove(name);
     }
-    command.envs(env.iter().copied());
+    command.env("TRUNKLINE_HOST_ROOT", crate::run::NO_DEVICES).envs(env.iter().copied());
     let files = [tempfile::tempfile().unwrap(), tempfile::tempfile().unwrap()];
     let [out, err] = files.each_ref().map(|file| Stdio::from(file.try_clone().unwrap()));
     let mut child = command.stdin(Stdio::null()).stdout(out).stderr(err).spawn().unwrap();

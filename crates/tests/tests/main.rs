@@ -17,6 +17,7 @@ mod rdma;
 mod run;
 mod sharing;
 mod trouble;
+mod unused;
 
 /// How the tests start processes of their own: does nothing unless such a process asks.
 #[test]

@@ -113,6 +113,9 @@ pub(crate) fn asked() -> Option<(String, Scene)> {
     Some((name, scene))
 }
 
+/// A folder that does not exist, in place of `/`: a host without RDMA, EFA or Slingshot devices.
+pub(crate) const NO_DEVICES: &str = "/nonexistent";
+
 /// How to start a scenario.
 #[derive(Clone)]
 pub(crate) struct Setting {
@@ -138,7 +141,11 @@ pub(crate) fn scenario(name: &'static str) -> Setting {
     Setting {
         scenario: name,
         version: 12,
-        env: vec![("TRUNKLINE_FUSE".to_owned(), "all".into())],
+        // What the machine's own devices are is no matter of a scenario that names no fabric.
+        env: vec![
+            ("TRUNKLINE_FUSE".to_owned(), "all".into()),
+            ("TRUNKLINE_HOST_ROOT".to_owned(), NO_DEVICES.into()),
+        ],
         second_env: Vec::new(),
         wrapper: Vec::new(),
         hosts: None,

@@ -10,6 +10,7 @@ use crate::rdma::{counts, sizes};
 use crate::run::Scene;
 use crate::sharing::{churn, crowds, flushes, neighbours};
 use crate::trouble::{limits, many, peers, silent, strangers};
+use crate::unused;
 
 /// The scenario of that name.
 pub(crate) fn find(name: &str) -> Option<fn(Scene)> {
@@ -34,6 +35,7 @@ pub(crate) fn find(name: &str) -> Option<fn(Scene)> {
         ofi::tried::SCENARIOS,
         counts::SCENARIOS,
         sizes::SCENARIOS,
+        unused::SCENARIOS,
         limits::SCENARIOS,
         many::SCENARIOS,
         peers::SCENARIOS,

@@ -12,6 +12,8 @@ pub(crate) mod sizes;
 mod times;
 pub(crate) mod trace;
 
+use trunkline_choose::Hardware;
+use trunkline_fabric::Level;
 use trunkline_nethost::{DataType, Job, Left, PluginInfo, RedOp};
 
 use crate::cmd::BenchError;
@@ -39,6 +41,28 @@ pub(crate) struct Settings {
     pub(crate) plot: Option<plot::Pending>,
     /// The trace to write.
     pub(crate) trace: Option<trace::Pending>,
+}
+
+/// Begins this program again with the software NIC named where the plugin would offer no device: NCCL has a network of its own then, and the bench
+/// has none. Comes back where it would offer one, and where `TRUNKLINE_FABRIC` is set. What is wrong with the environment is the plugin's to say.
+///
+/// # Errors
+/// The program could not begin again.
+pub(crate) fn ready_network() -> std::io::Result<()> {
+    const FABRIC: &str = "TRUNKLINE_FABRIC";
+    if std::env::var_os(FABRIC).is_some() {
+        return Ok(());
+    }
+    let warn = |level, line: &str| {
+        if level == Level::Warn {
+            eprintln!("trunkline: {line}");
+        }
+    };
+    let opened = trunkline_choose::params().and_then(|params| Hardware::open(&params, warn));
+    match opened {
+        Ok(Hardware::PassedOver) => Err(again::with(&[(FABRIC, "soft".as_ref())])),
+        Ok(Hardware::None | Hardware::Verbs(_) | Hardware::Ofi(_)) | Err(_) => Ok(()),
+    }
 }
 
 /// The setting of `--near`.

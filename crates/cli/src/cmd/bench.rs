@@ -214,6 +214,9 @@ pub(crate) enum BenchError {
     /// No other environment.
     #[error("cannot start again with TRUNKLINE_NEAR set: {0}")]
     Near(#[source] std::io::Error),
+    /// Nor for another network.
+    #[error("cannot start again with TRUNKLINE_FABRIC set: {0}")]
+    Network(#[source] std::io::Error),
     /// Two arguments do not go together.
     #[error("{0}")]
     Usage(String),
@@ -251,6 +254,9 @@ pub(crate) fn run(args: &BenchArgs) -> Result<ExitCode, BenchError> {
     }
     if let Some(of) = args.memory.as_deref().and_then(bench::messages::Of::named) {
         return messages(args, of);
+    }
+    if args.plugin.is_none() {
+        bench::ready_network().map_err(BenchError::Network)?;
     }
     let recorded = args.trace.is_some() && job::is_launched()?;
     let own = recorded.then(OwnDirectory::ready).transpose()?;

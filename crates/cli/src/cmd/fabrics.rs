@@ -1,12 +1,13 @@
 //! Which fabrics there are on this host, and which one the plugin would take. Asked by `info`; opens devices, connects nothing.
 
 use std::net::IpAddr;
-use std::path::Path;
 use std::sync::Arc;
 
 use serde::Serialize;
 use thiserror::Error;
-use trunkline_choose::{ofi_config, soft_config, verbs_config};
+use trunkline_choose::{
+    ChooseError, UnusedDevice, UnusedDevices, UsedFabric, ofi_config, soft_config, verbs_config,
+};
 use trunkline_engine::{FabricName, Params};
 use trunkline_fabric::{Fabric, Nic, OpenError};
 use trunkline_ofi::{Auto, Library, NoNic, OfiFabric};
@@ -28,6 +29,9 @@ pub(crate) enum FabricError {
     /// There is no RDMA device.
     #[error("fabric verbs: {0}")]
     Verbs(#[from] Missing),
+    /// The devices that are not used cannot be told.
+    #[error(transparent)]
+    Unused(#[from] ChooseError),
     /// There is nothing to be used through libfabric.
     #[error("fabric ofi: {0}")]
     Ofi(#[from] NoNic),
@@ -69,16 +73,17 @@ impl Ofi {
     }
 
     /// What the plugin takes where nobody names a fabric, and why.
-    fn auto(params: &Params) -> Result<(Option<Self>, Option<String>), FabricError> {
+    fn auto(params: &Params) -> Result<(Option<Self>, Choice), FabricError> {
         let mut opened = None;
-        let auto = Auto::look(Path::new("/"), &ofi_config(params)?, |config| {
+        let auto = Auto::look(&params.host_root, &ofi_config(params)?, |config| {
             let library = Arc::new(Library::open(config.library.as_deref())?);
             let fabric = OfiFabric::with_library(&library, config);
             opened = Some(library);
             fabric
         });
         let ofi = auto.fabric.zip(opened).map(|(fabric, library)| Self { library, fabric });
-        Ok((ofi, auto.line))
+        let failure = auto.failure.map(|failure| failure.to_string());
+        Ok((ofi, Choice { line: auto.line, failure }))
     }
 
     fn note(&self, asked: Option<&str>) -> String {
@@ -91,6 +96,15 @@ impl Ofi {
         };
         format!("provider {provider} of libfabric {major}.{minor}{file}{means}")
     }
+}
+
+/// How the fabric was chosen where nobody asked for one.
+#[derive(Default)]
+struct Choice {
+    /// Why libfabric was taken, or not.
+    line: Option<String>,
+    /// Why its NICs could not be opened.
+    failure: Option<String>,
 }
 
 /// The fabrics of this host.
@@ -107,6 +121,8 @@ pub(super) struct Found {
     auto: Option<String>,
     /// Memory of GPUs.
     gpus: Vec<GpuRow>,
+    /// Devices that are not used.
+    unused: UnusedDevices,
 }
 
 impl Found {
@@ -114,17 +130,25 @@ impl Found {
         let soft = SoftFabric::new(soft_config(params, addresses))?;
         let asked = params.fabric;
         let (ofi, auto) = match asked {
-            FabricName::Ofi => (Some(Ofi::open(params)?), None),
+            FabricName::Ofi => (Some(Ofi::open(params)?), Choice::default()),
             FabricName::Auto => Ofi::auto(params)?,
-            _ => (None, None),
+            _ => (None, Choice::default()),
         };
         let provider = params.ofi.provider.clone();
         let config = verbs_config(params)?;
-        match VerbsFabric::new(config) {
+        let (verbs, auto_line) = (VerbsFabric::new(config), auto.line);
+        let used = match (&ofi, &verbs) {
+            (Some(ofi), _) => Some((format!("ofi:{}", ofi.fabric.provider()), ofi.fabric.nics())),
+            (None, Ok(verbs)) if asked == FabricName::Verbs => Some(("verbs".to_owned(), verbs.nics())),
+            _ => None,
+        };
+        let unused = unused(params, used, auto.failure.as_deref())?;
+        let auto = auto_line;
+        match verbs {
             Err(missing) if asked == FabricName::Verbs => Err(missing.into()),
             Ok(verbs) if asked == FabricName::Verbs => {
                 let (verbs, gpus) = gpus::meet(verbs);
-                Ok(Self { soft, verbs: Ok(verbs), ofi, asked, provider, auto, gpus })
+                Ok(Self { soft, verbs: Ok(verbs), ofi, asked, provider, auto, gpus, unused })
             }
             verbs => {
                 let (ofi, gpus) = match ofi {
@@ -134,7 +158,7 @@ impl Found {
                     }
                     None => (None, gpus::of_none(soft.name())),
                 };
-                Ok(Self { soft, verbs, ofi, asked, provider, auto, gpus })
+                Ok(Self { soft, verbs, ofi, asked, provider, auto, gpus, unused })
             }
         }
     }
@@ -151,6 +175,22 @@ impl Found {
     /// Whether the software NIC is in use.
     pub(super) fn is_soft(&self) -> bool {
         self.ofi.is_none() && self.asked != FabricName::Verbs
+    }
+
+    /// Devices that are not used, and why.
+    pub(super) fn unused(&self) -> &[UnusedDevice] {
+        self.unused.all()
+    }
+
+    /// The warning that programs fail here, if they do.
+    pub(super) fn requirement(&self, params: &Params) -> Option<String> {
+        let fails = params.require_nic && self.is_soft();
+        fails.then(|| "TRUNKLINE_REQUIRE_NIC=1: programs fail here, as no NIC is used".to_owned())
+    }
+
+    /// Whether the NCCL plugin offers no device, as NCCL's own transport may use what this one does not.
+    pub(super) fn leaves_nics(&self) -> bool {
+        self.is_soft() && self.unused.is_missed()
     }
 
     /// Who reaches memory of GPUs, and why others do not.
@@ -188,12 +228,31 @@ impl Found {
                 "EFA, Slingshot and others by libfabric: looked for where TRUNKLINE_FABRIC=ofi".to_owned()
             }
         };
+        let soft = match self.leaves_nics() {
+            true => "the software NIC; the NCCL plugin offers no device, as there are NICs that are not used",
+            false => "the software NIC",
+        };
         vec![
-            row("soft", Some(true), "the software NIC".to_owned()),
+            row("soft", Some(true), soft.to_owned()),
             row("verbs", Some(self.verbs.is_ok()), verbs),
             row("ofi", self.ofi.as_ref().map(|_| true), ofi),
         ]
     }
+}
+
+/// The devices that are not used, where Trunkline chooses among them.
+fn unused(
+    params: &Params,
+    used: Option<(String, &[Nic])>,
+    failure: Option<&str>,
+) -> Result<UnusedDevices, ChooseError> {
+    if !matches!(params.fabric, FabricName::Auto | FabricName::Verbs) {
+        return Ok(UnusedDevices::default());
+    }
+    let (name, nics) = used.unzip();
+    let nics: Vec<String> = nics.unwrap_or_default().iter().map(|nic| nic.name.clone()).collect();
+    let used = name.as_deref().map(|name| UsedFabric { name, nics: &nics });
+    UnusedDevices::find(params, used, failure, trunkline_verbs::device_names)
 }
 
 /// The fabric that is asked for, as users name it.

@@ -10,6 +10,7 @@ use std::process::ExitCode;
 use clap::{Args, value_parser};
 use serde::Serialize;
 use thiserror::Error;
+use trunkline_choose::VERSION;
 use trunkline_engine::{FabricName, ParamInfo, Params, ParamsError, SoftCopy, TABLE};
 use trunkline_fabric::{Caps, Nic};
 use trunkline_topo::{Choice, ChoiceError, VARIABLES};
@@ -18,6 +19,7 @@ use super::fabrics::{FabricError, FabricRow, Found, asked};
 use super::gpus::GpuRow;
 use super::grants::{self, GrantRow};
 use super::slips;
+use super::unused::UnusedRow;
 use crate::locate;
 use crate::top;
 use crate::top::find::FindError;
@@ -107,14 +109,14 @@ pub(crate) fn run(args: &InfoArgs) -> Result<ExitCode, InfoError> {
     let variable = |name: &str| std::env::var_os(name);
     let params = Params::read(variable)?;
     let warnings = slips::unknown(std::env::vars_os().map(|(name, _)| name.to_string_lossy().into_owned()));
-    for warning in &warnings {
-        eprintln!("trunkline: warning: {warning}");
-    }
+    slips::tell(&warnings);
     if args.params {
         let report = Settings { params: settings(variable)?, warnings };
         if args.json { json(&mut out, &report)? } else { print_settings(&mut out, &report.params)? }
     } else {
+        let told = warnings.len();
         let report = Report::collect(&params, warnings)?;
+        slips::tell(&report.warnings[told..]);
         if args.json { json(&mut out, &report)? } else { report.print(&mut out)? }
     }
     out.flush()?;
@@ -276,9 +278,12 @@ struct PluginRow {
 #[derive(Debug, Serialize)]
 struct Report {
     version: &'static str,
+    /// Version and commit.
+    build: &'static str,
     asked: String,
     fabrics: Vec<FabricRow>,
     nics: Vec<NicRow>,
+    unused: Vec<UnusedRow>,
     /// Only of libfabric's NICs.
     grants: Vec<GrantRow>,
     gpus: Vec<GpuRow>,
@@ -296,11 +301,12 @@ impl Report {
         self.nics.iter().filter(|row| row.name == nic).all(|row| row.pci_path.is_some())
     }
 
-    fn collect(params: &Params, warnings: Vec<String>) -> Result<Self, InfoError> {
+    fn collect(params: &Params, mut warnings: Vec<String>) -> Result<Self, InfoError> {
         let interfaces = interfaces(params)?;
         let addresses = interfaces.iter().map(|(_, address)| *address).collect();
         let mut found = Found::new(params, addresses)?;
         let gpus = found.gpus();
+        warnings.extend(found.requirement(params));
         let (name, all) = found.chosen();
         // Only NICs in software have an address of the host's.
         let is_soft = found.is_soft();
@@ -312,6 +318,7 @@ impl Report {
         let used = Used::new(params.fabric, is_soft, !interfaces.is_empty());
         Ok(Self {
             version: env!("CARGO_PKG_VERSION"),
+            build: VERSION,
             asked: asked(params),
             rails: nics.iter().map(rail).collect(),
             wires: wires(used),
@@ -319,6 +326,7 @@ impl Report {
             copy_origin: copy_origin(params),
             fabrics: found.rows(),
             grants: found.grants(),
+            unused: found.unused().iter().map(UnusedRow::from).collect(),
             nics,
             gpus,
             plugin: plugin(),
@@ -327,8 +335,8 @@ impl Report {
     }
 
     fn print(&self, out: &mut impl Write) -> io::Result<()> {
-        let Self { version, asked, copy_origin, .. } = self;
-        writeln!(out, "Trunkline {version}")?;
+        let Self { build, asked, copy_origin, .. } = self;
+        writeln!(out, "Trunkline {build}")?;
         let yes = |yes: bool| if yes { "yes" } else { "no" }.to_owned();
         section(
             out,
@@ -352,6 +360,10 @@ impl Report {
             ]
         });
         section(out, "NICs", std::iter::once(NIC_COLUMNS.map(str::to_owned)).chain(nics))?;
+        if !self.unused.is_empty() {
+            let rows = self.unused.iter().map(UnusedRow::columns);
+            section(out, "Devices that are not used", std::iter::once(UnusedRow::titles()).chain(rows))?;
+        }
         if !self.grants.is_empty() {
             let grants = self.grants.iter().map(GrantRow::columns);
             section(out, "What libfabric grants", std::iter::once(grants::columns()).chain(grants))?;

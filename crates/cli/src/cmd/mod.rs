@@ -15,6 +15,7 @@ mod slips;
 mod sweep;
 mod top;
 mod topo;
+mod unused;
 
 pub(crate) use bench::BenchError;
 

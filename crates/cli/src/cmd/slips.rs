@@ -18,6 +18,13 @@ const OTHERS: [&str; 9] = [
     "TRUNKLINE_PANIC",
 ];
 
+/// Prints warnings.
+pub(super) fn tell(warnings: &[String]) {
+    for warning in warnings {
+        eprintln!("trunkline: warning: {warning}");
+    }
+}
+
 /// A line for each variable of ours that nobody reads.
 pub(super) fn unknown(names: impl Iterator<Item = String>) -> Vec<String> {
     let of_devices: Vec<String> = VerbsConfig::variables().collect();

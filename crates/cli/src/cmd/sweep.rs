@@ -128,6 +128,9 @@ pub(crate) enum SweepRunError {
     /// The launcher's variables cannot be.
     #[error(transparent)]
     Job(#[from] JobError),
+    /// No other environment.
+    #[error("cannot start again with TRUNKLINE_FABRIC set: {0}")]
+    Network(#[source] std::io::Error),
     /// A run failed.
     #[error(transparent)]
     Sweep(#[from] SweepError),
@@ -160,6 +163,7 @@ pub(crate) fn run(args: &SweepArgs) -> Result<ExitCode, SweepRunError> {
     if job::is_launched()? {
         return Err(SweepRunError::Usage("a sweep starts its ranks itself; run it without a launcher"));
     }
+    crate::bench::ready_network().map_err(SweepRunError::Network)?;
     let plan = plan(args)?;
     page::prepare(&args.out)?;
     let mut out = std::io::stdout().lock();

@@ -21,8 +21,9 @@ pub const TABLE: &[ParamInfo] = &[
         kind: "name",
         default: "auto",
         range: "auto, soft, soft:shm, soft:tcp, verbs, verbs:DEVICE, ofi or ofi:PROVIDER",
-        doc: "the network to use; auto is ofi where there is EFA or Slingshot, else soft; soft:shm and soft:tcp use only that wire; verbs are RDMA devices, or just \
-              the one that is named; ofi are NICs through libfabric, by a provider of hardware or the one that is named",
+        doc: "the network to use; auto is ofi where there is EFA or Slingshot, else soft, and with a warning where there are RDMA devices, which the NCCL plugin \
+              leaves to NCCL; soft:shm and soft:tcp use only that wire; verbs are RDMA devices, or just the one that is named; ofi are NICs through libfabric, \
+              by a provider of hardware or the one that is named",
         set: |params, value| {
             let named = |prefix| value.strip_prefix(prefix);
             let (fabric, device, provider) = match (named("verbs:"), named("ofi:")) {
@@ -41,6 +42,36 @@ pub const TABLE: &[ParamInfo] = &[
                 "ofi" => FabricName::Ofi,
                 _ => return Err(()),
             };
+            Ok(())
+        },
+    },
+    ParamInfo {
+        name: "TRUNKLINE_REQUIRE_NIC",
+        aliases: &[],
+        kind: "boolean",
+        default: "0",
+        range: "0 or 1",
+        doc: "1: fail instead of using the software NIC; under NCCL set NCCL_NET=Trunkline too, or NCCL continues with its own transport",
+        set: |params, value| number(value, 0, 1).map(|n| params.require_nic = n == 1),
+    },
+    ParamInfo {
+        name: "TRUNKLINE_AUTO_SOFTWARE_RDMA",
+        aliases: &[],
+        kind: "boolean",
+        default: "0",
+        range: "0 or 1",
+        doc: "1: RDMA devices in software (soft-RoCE, soft-iWARP) count as devices for TRUNKLINE_FABRIC=auto",
+        set: |params, value| number(value, 0, 1).map(|n| params.counts_software_rdma = n == 1),
+    },
+    ParamInfo {
+        name: "TRUNKLINE_HOST_ROOT",
+        aliases: &[],
+        kind: "directory",
+        default: "/",
+        range: "a path",
+        doc: "where auto looks for the sys, proc and dev folders that name the host's devices; for containers that see them elsewhere, and for tests",
+        set: |params, value| {
+            params.host_root = if value.is_empty() { return Err(()) } else { value.into() };
             Ok(())
         },
     },

@@ -2,6 +2,7 @@
 
 use core::ffi::CStr;
 use std::ffi::CString;
+use std::io::Write as _;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use trunkline_fabric::Level;
@@ -41,9 +42,46 @@ impl Log {
         // SAFETY: NCCL's logger takes a format and arguments that fit it, all NUL-terminated and alive here.
         unsafe { logger(level, log_subsys::NET, file, 0, format, text.as_ptr()) };
     }
+
+    /// Writes to standard error what people have to see, unless NCCL shows it: it drops warnings where `NCCL_DEBUG` asks for none.
+    pub(crate) fn show_hidden(&self, text: &str) {
+        if crate::planted("nccl-warns-nccl-alone") {
+            return;
+        }
+        // Without a logger the line has gone there already.
+        if self.logger.is_some() && !shows_warnings(std::env::var("NCCL_DEBUG").ok().as_deref()) {
+            before_start(text);
+        }
+    }
+}
+
+/// Whether NCCL shows warnings at this value of `NCCL_DEBUG`. Others than these are none to it.
+fn shows_warnings(debug: Option<&str>) -> bool {
+    let shown = ["WARN", "INFO", "ABORT", "TRACE"];
+    debug.is_some_and(|debug| shown.iter().any(|level| level.eq_ignore_ascii_case(debug)))
 }
 
 /// A line before there is a logger, or when NCCL gave none.
 pub(crate) fn before_start(text: &str) {
-    eprintln!("trunkline: {text}");
+    // All of it at once, as several ranks may write to the same terminal. What cannot be said is not said.
+    let _ = std::io::stderr().write_all(format!("trunkline: {text}\n").as_bytes());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::shows_warnings;
+
+    #[test]
+    fn warnings_are_hidden_where_nccl_is_silent() {
+        for (value, shown) in [
+            (None, false),
+            (Some("VERSION"), false),
+            (Some(""), false),
+            (Some("warn"), true),
+            (Some("INFO"), true),
+            (Some("TRACE"), true),
+        ] {
+            assert_eq!(shows_warnings(value), shown, "{value:?}");
+        }
+    }
 }

@@ -19,7 +19,7 @@ const INTERFACES: [&str; 2] = ["left2", "right2"];
 
 /// Runs a command of a few words.
 #[track_caller]
-fn run(words: &str) {
+pub(super) fn run(words: &str) {
     let mut words = words.split(' ');
     let mut command = Command::new(words.next().expect("a program"));
     let output = command.args(words).output().expect("it starts");
@@ -108,6 +108,13 @@ impl Cable {
 
     pub(super) fn mend(&self) {
         self.raise();
+    }
+
+    /// Takes the addresses of the first end away.
+    pub(super) fn forget_addresses(&self) {
+        for family in ["-4", "-6"] {
+            run(&format!("ip {family} addr flush dev {}", INTERFACES[0]));
+        }
     }
 }
 

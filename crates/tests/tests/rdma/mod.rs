@@ -4,6 +4,7 @@
 mod cable;
 pub(crate) mod counts;
 pub(crate) mod sizes;
+mod unused;
 
 use std::time::{Duration, Instant};
 

@@ -1,0 +1,159 @@
+//! What a process says once when it starts: version, commit, front end, fabric, NICs, rails, sharing. Made by front ends; opens nothing.
+
+use std::fmt::Write as _;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use trunkline_engine::{FabricName, Params};
+use trunkline_fabric::Nic;
+use trunkline_proto::pool::config::Sharing;
+
+use crate::GpuNote;
+
+/// Version and commit.
+pub const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), " (commit ", env!("TRUNKLINE_BUILT_FROM"), ")");
+
+/// Whether this process has said it.
+static SAID: AtomicBool = AtomicBool::new(false);
+
+/// What is told of a NIC of which nobody asked whether it reaches memory of GPUs.
+const HOST_MEMORY: &str = "not used, memory of the host alone is registered";
+
+/// The interface by which a program uses Trunkline.
+#[derive(Clone, Debug, Default)]
+pub struct FrontEnd {
+    /// As what: `NCCL plugin`.
+    pub name: &'static str,
+    /// What NICs reach of the memory of GPUs, where the interface has such memory.
+    pub gpu_notes: Vec<GpuNote>,
+}
+
+/// The parts of the banner.
+#[derive(Clone, Copy, Debug)]
+pub struct Banner<'a> {
+    /// Who starts.
+    pub front_end: &'a FrontEnd,
+    /// The fabric, as users name it: `soft`, `verbs`, `ofi:efa`.
+    pub fabric: &'a str,
+    /// The NICs in use.
+    pub nics: &'a [Nic],
+    /// NICs that a connection uses.
+    pub rails: usize,
+    /// The parameters that decide the rest.
+    pub params: &'a Params,
+}
+
+impl Banner<'_> {
+    /// The text, one line and another for each NIC, unless this process has said it.
+    #[must_use]
+    pub fn once(&self) -> Option<String> {
+        (!SAID.swap(true, Ordering::Relaxed)).then(|| self.text())
+    }
+
+    fn text(&self) -> String {
+        let Self { front_end, fabric, nics, rails, params } = self;
+        let sharing = match params.sharing.sharing {
+            Sharing::Off => "off".to_owned(),
+            Sharing::On => format!("on ({} groups)", params.sharing.groups),
+            Sharing::Auto => format!("auto ({} groups)", params.sharing.groups),
+        };
+        if nics.is_empty() {
+            return format!("Trunkline {VERSION} as {}: no NIC is offered", front_end.name);
+        }
+        let mut text = format!(
+            "Trunkline {VERSION} as {}: fabric {fabric}, {} NICs, rails {rails} (links {} each), sharing {sharing}",
+            front_end.name,
+            nics.len(),
+            params.links_per_rail
+        );
+        for nic in *nics {
+            let speed = match nic.speed_mbps {
+                0 => "speed unknown".to_owned(),
+                mbps => format!("{} Gb/s", f64::from(mbps) / 1000.0),
+            };
+            let layer = link_layer(params, fabric, &nic.name);
+            let note = front_end.gpu_notes.iter().find(|note| note.nic == nic.name);
+            let gpus = match note {
+                Some(GpuNote { reached: true, note, .. }) => note.clone(),
+                Some(GpuNote { note, .. }) => format!("not used, {note}"),
+                None => HOST_MEMORY.to_owned(),
+            };
+            // Writing to a text never fails.
+            let _ = write!(text, "\n  {}: {speed}, link layer {layer}, GPUDirect {gpus}", nic.name);
+        }
+        text
+    }
+}
+
+/// What is below a NIC.
+fn link_layer(params: &Params, fabric: &str, nic: &str) -> String {
+    match (fabric, params.fabric) {
+        ("soft", FabricName::SoftShm) => "shared memory".to_owned(),
+        ("soft", FabricName::SoftTcp) => "TCP".to_owned(),
+        ("soft", _) => "TCP and shared memory".to_owned(),
+        ("verbs", _) => of_port(&params.host_root, nic),
+        (other, _) => match other.strip_prefix("ofi:") {
+            Some("cxi") => "Slingshot".to_owned(),
+            Some("efa" | "efa-direct") => "EFA".to_owned(),
+            provider => provider.unwrap_or(other).to_owned(),
+        },
+    }
+}
+
+/// The link layer of an RDMA device's port, which is behind the device's name if it is not the first.
+fn of_port(root: &Path, nic: &str) -> String {
+    let (device, port) = nic.split_once(':').unwrap_or((nic, "1"));
+    let path = root.join(format!("sys/class/infiniband/{device}/ports/{port}/link_layer"));
+    std::fs::read_to_string(path).map_or_else(|_| "unknown".to_owned(), |layer| layer.trim().to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use trunkline_fabric::Fabric as _;
+    use trunkline_softnic::{SoftConfig, SoftFabric};
+
+    use super::*;
+
+    #[test]
+    fn the_banner_names_all_that_was_chosen() {
+        let fabric = SoftFabric::new(SoftConfig { nics: 2, ..SoftConfig::default() }).unwrap();
+        let mut nics = fabric.nics().to_vec();
+        (nics[0].name, nics[0].speed_mbps) = ("mlx5_0".to_owned(), 400_000);
+        (nics[1].name, nics[1].speed_mbps) = ("mlx5_0:2".to_owned(), 2_500);
+        let root = tempfile::tempdir().unwrap();
+        for (port, layer) in [(1, "InfiniBand\n"), (2, "Ethernet\n")] {
+            let folder = root.path().join(format!("sys/class/infiniband/mlx5_0/ports/{port}"));
+            std::fs::create_dir_all(&folder).unwrap();
+            std::fs::write(folder.join("link_layer"), layer).unwrap();
+        }
+        let params = Params { host_root: root.path().to_owned(), ..Params::default() };
+        let note = GpuNote { nic: "mlx5_0".to_owned(), reached: true, note: "as dma-bufs".to_owned() };
+        let against = GpuNote { nic: "mlx5_0:2".to_owned(), reached: false, note: "no driver".to_owned() };
+        let front_end = FrontEnd { name: "NCCL plugin", gpu_notes: vec![note, against] };
+        let banner =
+            Banner { front_end: &front_end, fabric: "verbs", nics: &nics, rails: 1, params: &params };
+        let text = banner.text();
+        let nothing = Banner { nics: &[], ..banner }.text();
+        assert!(nothing.ends_with(" as NCCL plugin: no NIC is offered"), "{nothing}");
+        let lines: Vec<_> = text.lines().collect();
+        let version = env!("CARGO_PKG_VERSION");
+        assert!(lines[0].starts_with(&format!("Trunkline {version} (commit ")), "{text}");
+        assert!(
+            lines[0].contains(") as NCCL plugin: fabric verbs, 2 NICs, rails 1 (links 1 each), sharing off"),
+            "{text}"
+        );
+        assert_eq!(lines[1], "  mlx5_0: 400 Gb/s, link layer InfiniBand, GPUDirect as dma-bufs");
+        assert_eq!(lines[2], "  mlx5_0:2: 2.5 Gb/s, link layer Ethernet, GPUDirect not used, no driver");
+    }
+
+    #[test]
+    fn link_layers_follow_the_fabric() {
+        let layer =
+            |fabric: &str, named| link_layer(&Params { fabric: named, ..Params::default() }, fabric, "cxi0");
+        assert_eq!(layer("ofi:cxi", FabricName::Auto), "Slingshot");
+        assert_eq!(layer("ofi:efa", FabricName::Auto), "EFA");
+        assert_eq!(layer("ofi:tcp", FabricName::Ofi), "tcp");
+        assert_eq!(layer("soft", FabricName::SoftTcp), "TCP");
+        assert_eq!(layer("soft", FabricName::Auto), "TCP and shared memory");
+    }
+}

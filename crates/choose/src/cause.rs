@@ -1,0 +1,250 @@
+//! Why a device is not used, and what helps. Pure: facts in, one cause out; asked by `unused` for each device.
+
+use std::fmt;
+use std::io;
+use std::path::PathBuf;
+
+use trunkline_verbs::{HcaFilter, Missing};
+
+use crate::inventory::{CgroupLimit, DeviceKind, HostDevice, ProcessLimits, provider_of};
+use crate::planted;
+
+/// Least memory that a process has to be allowed to lock: a NIC locks the buffers of each connection, a few MiB for each of NCCL's channels.
+const MEMLOCK_MIN: u64 = 64 << 20;
+/// The link layer of RoCE, as the kernel calls it.
+const ETHERNET: &str = "Ethernet";
+/// The state of a port that can be used, as the kernel calls it.
+const ACTIVE: &str = "ACTIVE";
+
+/// Why a device is not used.
+#[derive(Debug)]
+pub(crate) enum UnusedCause {
+    /// Users have excluded it.
+    Excluded(&'static str),
+    /// Other devices are used, over this fabric.
+    BesideUsed(String),
+    /// libibverbs cannot be opened.
+    NoLibrary(String),
+    /// libibverbs is too old.
+    OldLibrary { symbol: String, version: String },
+    /// The kernel has no interface of it for programs.
+    NoNode,
+    /// libibverbs has no provider for it.
+    NoProvider(String),
+    /// Its node is not in `/dev`, as in a container.
+    NodeAbsent(PathBuf),
+    /// Its node cannot be opened.
+    NodeRefused(PathBuf, io::ErrorKind),
+    /// No port is active; the first of them, and what it is instead.
+    PortDown { port: u32, state: String },
+    /// An active port has no address that reaches beyond its own cable.
+    NoRoutableGid(u32),
+    /// This process may lock too little memory.
+    Memlock(u64),
+    /// Its rdma cgroup has no room.
+    RdmaCgroup(CgroupLimit),
+    /// libfabric does not open it.
+    Libfabric { provider: &'static str, why: String },
+    /// Nothing is against it but that nobody asks for it.
+    NotDefault,
+    /// It was asked for, and could not be opened.
+    NotOpened,
+}
+
+/// What users and libraries say of devices.
+pub(crate) struct Circumstances<'a> {
+    /// `NCCL_IB_DISABLE` is 1.
+    pub(crate) disabled: bool,
+    /// `NCCL_IB_HCA`.
+    pub(crate) filter: &'a HcaFilter,
+    /// The devices for which libibverbs has a provider.
+    pub(crate) listed: &'a Result<Vec<String>, Missing>,
+    pub(crate) limits: ProcessLimits,
+    /// Why libfabric does not open its devices.
+    pub(crate) libfabric: Option<&'a str>,
+    /// The fabric whose devices are used, if one is.
+    pub(crate) used: Option<&'a str>,
+    /// `TRUNKLINE_FABRIC` names verbs.
+    pub(crate) asked: bool,
+}
+
+/// Finds the first thing that keeps a device from being used, in the order in which it would be met.
+pub(crate) fn diagnose(device: &HostDevice, about: &Circumstances<'_>) -> UnusedCause {
+    let provider = match device.kind {
+        DeviceKind::Efa => Some("efa"),
+        DeviceKind::Slingshot => Some("cxi"),
+        DeviceKind::Hardware | DeviceKind::Software => None,
+    };
+    if provider.is_none()
+        && let Some(variable) = exclusion(device, about)
+    {
+        return UnusedCause::Excluded(variable);
+    }
+    let obstacle = || obstacle(device, about);
+    match (about.used, provider) {
+        // Where verbs is used by name, what keeps a device beside used ones is of interest.
+        (Some(used), _) if !about.asked || provider.is_some() => UnusedCause::BesideUsed(used.to_owned()),
+        (_, Some(provider)) => UnusedCause::Libfabric {
+            provider,
+            why: about.libfabric.unwrap_or("another device was looked for").to_owned(),
+        },
+        _ if about.asked => obstacle().unwrap_or(UnusedCause::NotOpened),
+        _ => obstacle().unwrap_or(UnusedCause::NotDefault),
+    }
+}
+
+/// The variable by which users exclude a device.
+fn exclusion(device: &HostDevice, about: &Circumstances<'_>) -> Option<&'static str> {
+    if about.disabled {
+        return Some("NCCL_IB_DISABLE is 1");
+    }
+    let taken = device.ports.iter().any(|port| about.filter.takes(&device.name, port.number));
+    let taken = taken || device.ports.is_empty() && about.filter.takes(&device.name, 1);
+    (!taken && !planted("unused-warns-of-excluded")).then_some("NCCL_IB_HCA leaves it out")
+}
+
+/// What keeps rdma-core from using a device.
+fn obstacle(device: &HostDevice, about: &Circumstances<'_>) -> Option<UnusedCause> {
+    if planted("unused-looks-at-limits-first")
+        && let Some(cause) = of_limits(device, about)
+    {
+        return Some(cause);
+    }
+    of_library(device, about)
+        .or_else(|| of_node(device))
+        .or_else(|| of_ports(device, about))
+        .or_else(|| of_limits(device, about))
+}
+
+fn of_library(device: &HostDevice, about: &Circumstances<'_>) -> Option<UnusedCause> {
+    let names = match about.listed {
+        Err(Missing::Symbol { symbol, version }) => {
+            return Some(UnusedCause::OldLibrary { symbol: symbol.clone(), version: version.clone() });
+        }
+        Err(Missing::Library(why)) => return Some(UnusedCause::NoLibrary(why.clone())),
+        Err(other) => return Some(UnusedCause::NoLibrary(other.to_string())),
+        Ok(names) => names,
+    };
+    match &device.node {
+        None => Some(UnusedCause::NoNode),
+        // libibverbs lists no device whose node is absent, whatever providers there are.
+        Some((path, Err(error))) if error.kind() == io::ErrorKind::NotFound => {
+            Some(UnusedCause::NodeAbsent(path.clone()))
+        }
+        Some(_) => {
+            let is_listed = names.contains(&device.name);
+            (!is_listed).then(|| UnusedCause::NoProvider(provider_of(&device.driver).to_owned()))
+        }
+    }
+}
+
+fn of_node(device: &HostDevice) -> Option<UnusedCause> {
+    let (path, opened) = device.node.as_ref()?;
+    let error = opened.as_ref().err()?;
+    Some(UnusedCause::NodeRefused(path.clone(), error.kind()))
+}
+
+/// What keeps all ports that users leave in; a device is used if one of them can be.
+fn of_ports(device: &HostDevice, about: &Circumstances<'_>) -> Option<UnusedCause> {
+    let taken = || device.ports.iter().filter(|port| about.filter.takes(&device.name, port.number));
+    let mut active = taken().filter(|port| port.state == ACTIVE).peekable();
+    match active.peek() {
+        None => {
+            let port = taken().next();
+            let state = port.map_or("missing", |port| port.state.as_str()).to_owned();
+            Some(UnusedCause::PortDown { port: port.map_or(1, |port| port.number), state })
+        }
+        Some(first) => {
+            let number = first.number;
+            let well = active.any(|port| port.link_layer != ETHERNET || port.routable);
+            (!well).then_some(UnusedCause::NoRoutableGid(number))
+        }
+    }
+}
+
+fn of_limits(device: &HostDevice, about: &Circumstances<'_>) -> Option<UnusedCause> {
+    let memlock = about.limits.memlock.filter(|bytes| *bytes < MEMLOCK_MIN).map(UnusedCause::Memlock);
+    memlock.or_else(|| device.used_up.clone().map(UnusedCause::RdmaCgroup))
+}
+
+impl UnusedCause {
+    /// Whether users have chosen so: nobody needs to be warned.
+    pub(crate) fn is_chosen(&self) -> bool {
+        matches!(self, Self::Excluded(_) | Self::BesideUsed(_))
+    }
+
+    /// What helps.
+    pub(crate) fn remedy(&self) -> String {
+        match self {
+            Self::Excluded(_) => "unset the variable to use it",
+            Self::BesideUsed(_) => "name the fabric by TRUNKLINE_FABRIC to use it instead",
+            Self::NoLibrary(_) => "install rdma-core (Debian: packages libibverbs1 and ibverbs-providers)",
+            Self::OldLibrary { .. } => "install a newer rdma-core",
+            Self::NoNode => "load the kernel's module (modprobe ib_uverbs)",
+            Self::NoProvider(_) => {
+                "install the provider (Debian: package ibverbs-providers, else rdma-core or the vendor's package)"
+            }
+            Self::NodeAbsent(_) => "give the container the folder /dev/infiniband (docker: --device=/dev/infiniband)",
+            Self::NodeRefused(..) => {
+                "give this user read and write access to it (rdma-core's udev rules, or the container's device rules)"
+            }
+            Self::PortDown { .. } => {
+                "bring it up (RoCE: ip link set INTERFACE up; InfiniBand: see cable and subnet manager)"
+            }
+            Self::NoRoutableGid(_) => "give its network interface an IP address",
+            Self::Memlock(_) => {
+                "raise the limit (ulimit -l unlimited, LimitMEMLOCK=infinity, docker --ulimit memlock=-1) or grant CAP_IPC_LOCK"
+            }
+            Self::RdmaCgroup(limit) => {
+                return format!("raise the limit in {}, or end a process that uses it up", limit.file.display());
+            }
+            Self::Libfabric { provider, .. } => {
+                return format!("see fi_info -p {provider}, and trunkline info with TRUNKLINE_FABRIC=ofi:{provider}");
+            }
+            Self::NotDefault => "set TRUNKLINE_FABRIC=verbs to use it",
+            Self::NotOpened => "see trunkline info",
+        }
+        .to_owned()
+    }
+}
+
+impl fmt::Display for UnusedCause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Excluded(variable) => f.write_str(variable),
+            Self::BesideUsed(fabric) => write!(f, "devices of fabric {fabric} are used"),
+            Self::NoLibrary(why) => write!(f, "libibverbs.so.1 cannot be opened ({why})"),
+            Self::OldLibrary { symbol, version } => {
+                write!(f, "libibverbs.so.1 is too old (it has no {symbol} of version {version})")
+            }
+            Self::NoNode => f.write_str("the kernel has no node of it for programs"),
+            Self::NoProvider(provider) => {
+                write!(f, "the provider library is missing (libibverbs/lib{provider}-rdmav*.so)")
+            }
+            Self::NodeAbsent(path) => {
+                write!(f, "no access to /dev/infiniband ({} does not exist)", path.display())
+            }
+            Self::NodeRefused(path, kind) => {
+                write!(f, "no access to /dev/infiniband ({}: {kind})", path.display())
+            }
+            Self::PortDown { port, state } => write!(f, "port {port} is down (state {state})"),
+            Self::NoRoutableGid(port) => write!(f, "port {port} has no routable GID"),
+            Self::Memlock(bytes) => write!(
+                f,
+                "this process may lock only {} KiB of memory (memlock), and {} MiB are the least",
+                bytes >> 10,
+                MEMLOCK_MIN >> 20
+            ),
+            Self::RdmaCgroup(CgroupLimit { resource, max, current, .. }) => {
+                write!(f, "the rdma cgroup has no room ({resource}: {current} of {max} in use)")
+            }
+            Self::Libfabric { why, .. } => write!(f, "libfabric does not open it ({why})"),
+            Self::NotDefault => f.write_str("verbs is not yet the default"),
+            Self::NotOpened => f.write_str("it could not be opened, or makes no queue pair"),
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "cause_tests.rs"]
+pub(crate) mod tests;

@@ -1,0 +1,164 @@
+//! The devices of this host that are not used: one warning for those that should be, lines at INFO for the others. Called when hardware is opened, and
+//! by `trunkline info`, which lists the same.
+
+use std::fmt::Write as _;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use trunkline_engine::{FabricName, Params};
+use trunkline_fabric::Level;
+use trunkline_verbs::Missing;
+
+use crate::cause::{Circumstances, diagnose};
+use crate::inventory::{DeviceKind, HostDevice, read_devices, read_limits};
+use crate::{ChooseError, planted, verbs_config};
+
+/// A device that is not used.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct UnusedDevice {
+    /// Its name in `/sys/class`.
+    pub name: String,
+    /// The kernel's driver.
+    pub driver: String,
+    /// Why it is not used.
+    pub cause: String,
+    /// What helps.
+    pub remedy: String,
+    /// Whether nobody needs to be warned: users have excluded it, or others are used.
+    pub is_expected: bool,
+}
+
+/// The devices that are not used.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct UnusedDevices(Vec<UnusedDevice>);
+
+/// What is used: a fabric by the name that users know, and the names of its NICs.
+#[derive(Clone, Copy, Debug)]
+pub struct UsedFabric<'a> {
+    /// `verbs`, or `ofi:efa`.
+    pub name: &'a str,
+    /// Its NICs.
+    pub nics: &'a [String],
+}
+
+impl UnusedDevices {
+    /// Finds the devices that are not used, and why. `listed` asks libibverbs for the devices that it has a provider for, and is called only where
+    /// there is a device; `libfabric` is why libfabric's NICs could not be opened.
+    ///
+    /// # Errors
+    /// [`ChooseError::Verbs`]: there is a device, and a variable that chooses devices has a bad value.
+    pub fn find(
+        params: &Params,
+        used: Option<UsedFabric<'_>>,
+        libfabric: Option<&str>,
+        listed: impl FnOnce() -> Result<Vec<String>, Missing>,
+    ) -> Result<Self, ChooseError> {
+        let mut devices = read_devices(&params.host_root);
+        devices.retain(|device| counts(device, params) && !used.is_some_and(|used| is_used(device, used)));
+        if devices.is_empty() {
+            return Ok(Self::default());
+        }
+        let config = verbs_config(params)?;
+        let asked = params.fabric == FabricName::Verbs;
+        // To open a library is not for devices that nobody misses.
+        let of_verbs =
+            |device: &HostDevice| matches!(device.kind, DeviceKind::Hardware | DeviceKind::Software);
+        let wants_list = devices.iter().any(of_verbs) && (asked || used.is_none() && !config.disabled);
+        let listed = if wants_list { listed() } else { Ok(Vec::new()) };
+        let about = Circumstances {
+            disabled: config.disabled,
+            filter: &config.hca,
+            listed: &listed,
+            limits: read_limits(&params.host_root),
+            libfabric,
+            used: used.map(|used| used.name),
+            asked,
+        };
+        let one = |device: HostDevice| {
+            let cause = diagnose(&device, &about);
+            UnusedDevice {
+                remedy: cause.remedy(),
+                is_expected: cause.is_chosen() || asked,
+                cause: cause.to_string(),
+                name: device.name,
+                driver: device.driver,
+            }
+        };
+        Ok(Self(devices.into_iter().map(one).collect()))
+    }
+
+    /// All of them.
+    #[must_use]
+    pub fn all(&self) -> &[UnusedDevice] {
+        &self.0
+    }
+
+    /// Whether there is a device that should be used, and is not.
+    #[must_use]
+    pub fn is_missed(&self) -> bool {
+        self.0.iter().any(|device| !device.is_expected)
+    }
+
+    /// Why no NIC is used, for an error.
+    pub(crate) fn as_reason(&self) -> String {
+        match self.0.is_empty() {
+            true => "this host has no RDMA, EFA or Slingshot device".to_owned(),
+            false => format!("no device of this host is used:{}", lines(self.0.iter())),
+        }
+    }
+
+    /// Tells of them: one warning, if `warned` is not set yet, and one line at INFO.
+    pub(crate) fn tell(&self, warned: &AtomicBool, log: impl Fn(Level, &str)) {
+        if self.is_missed() && (!warned.swap(true, Ordering::Relaxed) || planted("unused-warns-each-time")) {
+            let missed = lines(self.0.iter().filter(|device| !device.is_expected));
+            log(
+                Level::Warn,
+                &format!(
+                    "TRUNKLINE_FABRIC=auto uses no NIC of this host:{missed}\n  (TRUNKLINE_FABRIC=soft chooses the software NIC without this warning)"
+                ),
+            );
+        }
+        let chosen = lines(self.0.iter().filter(|device| device.is_expected));
+        if !chosen.is_empty() {
+            log(Level::Info, &format!("devices that are not used:{chosen}"));
+        }
+    }
+}
+
+/// Lines of devices, those with the same driver, cause and remedy on one: NCCL cuts a message off after some thousand bytes.
+fn lines<'a>(devices: impl Iterator<Item = &'a UnusedDevice>) -> String {
+    let mut groups: Vec<(&UnusedDevice, Vec<&str>)> = Vec::new();
+    for device in devices {
+        let alike = |(first, _): &&mut (&UnusedDevice, Vec<&str>)| {
+            (&first.driver, &first.cause, &first.remedy) == (&device.driver, &device.cause, &device.remedy)
+        };
+        match groups.iter_mut().find(alike) {
+            Some((_, names)) => names.push(&device.name),
+            None => groups.push((device, vec![&device.name])),
+        }
+    }
+    let mut lines = String::new();
+    for (UnusedDevice { driver, cause, remedy, .. }, names) in groups {
+        // Writing to a text never fails.
+        let _ = write!(lines, "\n  {} ({driver}): {cause}; {remedy}", names.join(", "));
+    }
+    lines
+}
+
+/// Whether a device is one that should be used.
+fn counts(device: &HostDevice, params: &Params) -> bool {
+    device.kind != DeviceKind::Software || params.counts_software_rdma || params.fabric == FabricName::Verbs
+}
+
+/// Whether one of the fabric's NICs is of a device. A NIC is named after its device, with the port or the kind of endpoint behind it.
+fn is_used(device: &HostDevice, used: UsedFabric<'_>) -> bool {
+    let by_libfabric = matches!(device.kind, DeviceKind::Efa | DeviceKind::Slingshot);
+    let of_device = |nic: &String| {
+        let rest = nic.strip_prefix(&device.name);
+        rest.is_some_and(|rest| !rest.starts_with(|c: char| c.is_ascii_alphanumeric() || c == '_'))
+    };
+    by_libfabric == used.name.starts_with("ofi") && used.nics.iter().any(of_device)
+}
+
+#[cfg(test)]
+#[path = "unused_tests.rs"]
+mod tests;

@@ -1,0 +1,36 @@
+//! The names of the devices for which rdma-core has a provider. Asked by `crates/choose` when a device is not used; opens no device.
+
+use std::ffi::CStr;
+
+use crate::{Library, Missing};
+
+/// Lists the RDMA devices that libibverbs has found a provider for; a device of the kernel that is not among them has none. An empty list also
+/// means that the kernel has no interface for them (module `ib_uverbs`).
+///
+/// # Errors
+/// [`Missing::Library`] or [`Missing::Symbol`].
+pub fn device_names() -> Result<Vec<String>, Missing> {
+    let library = Library::open()?;
+    let calls = library.calls();
+    let mut count = 0;
+    // SAFETY: the count is a whole number.
+    let list = unsafe { (calls.get_device_list)(&raw mut count) };
+    if list.is_null() {
+        return Ok(Vec::new());
+    }
+    let mut names = Vec::new();
+    for at in 0..usize::try_from(count).unwrap_or(0) {
+        // SAFETY: the list has as many entries as were counted.
+        let entry = unsafe { list.add(at) };
+        // SAFETY: as above.
+        let device = unsafe { *entry };
+        // SAFETY: the list has not been freed.
+        let name = unsafe { (calls.get_device_name)(device) };
+        // SAFETY: the library's text ends with zero and lives as long as the list.
+        let name = unsafe { CStr::from_ptr(name) };
+        names.push(name.to_string_lossy().into_owned());
+    }
+    // SAFETY: the list was made above, and no device of it is open.
+    unsafe { (calls.free_device_list)(list) };
+    Ok(names)
+}
