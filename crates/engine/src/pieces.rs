@@ -133,7 +133,7 @@ impl SendLane {
             let waits = !more && left > 0 && fin == FinDue::Placed;
             if waits && !self.plan.mutant.is("engine-fin-too-soon") {
                 // The completion that shows the placement brings the request back.
-                return Ok(true);
+                return Ok(!self.plan.mutant.is("fin-blocks-sends"));
             }
             if (more || fin != FinDue::No) && self.paths.lead_credits(rails) == 0 {
                 return Ok(false);

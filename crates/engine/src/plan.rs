@@ -172,7 +172,10 @@ impl Plan {
             inline_max: u64::from(caps.inline_max).min(INLINE_MAX as u64),
             copied_max: 0,
             blind_max: u64::from(caps.inline_max).min(INLINE_MAX as u64),
-            message_max: whole_lines(caps.message_max),
+            message_max: match params.mutant.is("plan-cuts-lines") {
+                true => caps.message_max.max(1),
+                false => whole_lines(caps.message_max),
+            },
             stripe_min: u64::from(params.stripe_min),
             split: params.split,
             eager_max: if eager_credits == 0 { 0 } else { eager_max as u32 },

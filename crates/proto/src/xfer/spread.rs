@@ -396,10 +396,10 @@ mod tests {
         /// So no line of NCCL's LL128 protocol is cut, whose flag could arrive before its data by another link.
         #[test]
         fn pieces_start_at_multiples_of_a_line(
-            len in prop_oneof![0..1 << 20_u64, 0..=u64::MAX],
+            len in prop_oneof![0..1_u64 << 20, 0..=u64::MAX],
             links in 0..=LINKS_MAX,
-            least in prop_oneof![1..=1 << 20_u64, 1..=1 << 30_u64],
-            most in prop_oneof![LINE_BYTES..1 << 20_u64, LINE_BYTES..=u64::MAX],
+            least in prop_oneof![1..=1_u64 << 20, 1..=1_u64 << 30],
+            most in prop_oneof![LINE_BYTES..1_u64 << 20, LINE_BYTES..=u64::MAX],
         ) {
             let mut spread = Spread::new(planted());
             (0..links).for_each(|link| spread.up(link, 1, 1, Instant(0)));
