@@ -249,11 +249,9 @@ impl Pair<'_> {
             let out = unsafe { self.memory.buffers[INPUT].slice_mut(slot * self.stride, bytes) };
             fill_bytes(seed, block(rank, slot), out);
             // SAFETY: as above.
-            let inn = unsafe { self.memory.buffers[OUTPUT].slice_mut(slot * self.recv_stride, bytes) };
+            let inn = unsafe { self.memory.buffers[OUTPUT].slice_mut(slot * self.recv_stride, bytes + rest) };
+            let (inn, behind) = inn.split_at_mut(bytes);
             fill_bytes(seed, POISON, inn);
-            let start = slot * self.recv_stride + bytes;
-            // SAFETY: as above.
-            let behind = unsafe { self.memory.buffers[OUTPUT].slice_mut(start, rest) };
             fill_bytes(seed, POISON, behind);
         }
         self.handshake(rank == 0)?;
@@ -261,11 +259,9 @@ impl Pair<'_> {
         let mut wrong = self.memory.buffers.iter().map(crate::buffer::Buffer::damaged_guard_bytes).sum();
         for slot in 0..STEPS_IN_FLIGHT {
             // SAFETY: no message is in flight.
-            let found = unsafe { self.memory.buffers[OUTPUT].slice(slot * self.recv_stride, bytes) };
+            let found = unsafe { self.memory.buffers[OUTPUT].slice(slot * self.recv_stride, bytes + rest) };
+            let (found, behind) = found.split_at(bytes);
             wrong += wrong_bytes(seed, block(1 - rank.min(1), slot), found, 1);
-            let start = slot * self.recv_stride + bytes;
-            // SAFETY: as above.
-            let behind = unsafe { self.memory.buffers[OUTPUT].slice(start, rest) };
             wrong += wrong_bytes(seed, POISON, behind, 1);
         }
         Ok(wrong)
