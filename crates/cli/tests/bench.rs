@@ -188,6 +188,37 @@ fn point_to_point_has_every_figure() {
     }
 }
 
+/// As NCCL's proxy posts them; memory lies behind each receive, which the plugin here looks at.
+#[test]
+fn receives_have_a_whole_step_unless_exact_ones_are_asked_for() {
+    for what in ["p2p -b 8 -e 3M -f 700", "all_reduce -b 8 -e 3M -f 700", "alltoallv -n 3 -b 12 -e 64K -f 99"]
+    {
+        let run = |receive: &str, variable: &str, value: &str| {
+            let mut command = bench(&format!("{what} -w 1 -i 2 {receive}"));
+            command.env(variable, value);
+            command
+        };
+        assert_eq!(right(&mut run("", "MINI_ROOM", "1048576"))[0]["receive_min"], 1 << 20);
+        assert_eq!(right(&mut run("--receive exact", "MINI_EXACT", "1"))[0]["receive_min"], 0);
+        right(&mut run("--receive 64K", "MINI_ROOM", "65536"));
+        for (receive, variable, value) in
+            [("exact", "MINI_ROOM", "1048576"), ("1M", "MINI_EXACT", "1"), ("64K", "MINI_ROOM", "65537")]
+        {
+            let mut command = run(&format!("--receive {receive}"), variable, value);
+            let output = command.output().expect("the command runs");
+            assert_eq!(output.status.code(), Some(2), "{command:?}: {}", stderr(&output));
+        }
+    }
+}
+
+#[test]
+fn a_changed_byte_behind_a_message_is_wrong() {
+    let mut command = bench("p2p -b 100 -e 100 -i 2 --json");
+    let output = command.env("MINI_SPILL", "1").output().expect("the command runs");
+    assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
+    assert!(rows(&output)[0]["wrong"].as_u64() >= Some(8), "a byte of each receive");
+}
+
 #[test]
 fn the_table_has_the_columns_of_nccl_tests() {
     let output = bench("all_reduce -b 1K -e 64K -f 8 -w 1 -i 2").output().expect("the command runs");

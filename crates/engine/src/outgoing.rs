@@ -40,15 +40,25 @@ pub(crate) struct Outgoing {
 pub(crate) enum FinDue {
     /// Never.
     No,
-    /// At once; it announces so many stripes.
+    /// At once. It announces so many stripes; 0 on a link that keeps order, where the record arrives behind all bytes.
     Now(u8),
-    /// When everything is placed: all has completed.
+    /// When everything is placed: all has completed. Until then the request is not among the unposted ones.
     Placed,
     /// The same, where that takes an operation behind all, which is not posted yet.
     Proven,
 }
 
 impl Outgoing {
+    /// Whether each piece is a stripe, which an immediate announces.
+    pub(crate) fn is_striped(&self) -> bool {
+        matches!(self.fin, FinDue::Now(1..))
+    }
+
+    /// Whether all bytes are placed and the fin record is to be posted.
+    pub(crate) fn owes_fin(&self) -> bool {
+        self.left == 0 && self.fin == FinDue::Placed
+    }
+
     /// Of no request.
     pub(crate) fn idle() -> Self {
         Self {

@@ -3,7 +3,6 @@
 //! Part of the sending lane.
 
 use trunkline_fabric::{Op, Rail, Remote, Source};
-use trunkline_proto::limits::STRIPES_MAX;
 use trunkline_proto::wire::cts::Cts;
 use trunkline_proto::wire::fin::{self, Fin};
 use trunkline_proto::wire::imm::Imm;
@@ -33,26 +32,20 @@ impl SendLane {
         let outgoing = &mut self.outgoing[slot as usize];
         let to = Remote::data(cts.key, cts.addr);
         (outgoing.to, outgoing.token) = (to, cts.token);
-        // Only where the last slice comes after all others does it say that all are there.
-        let full = whole.filter(|imm| matches!(imm, Imm::Full(_)) && !self.plan.signal_all);
-        outgoing.last = full.map(Imm::to_bits);
-        outgoing.sliced = true;
         let slices = message.len.div_ceil(self.plan.slice_max());
-        outgoing.fin = match full {
-            Some(_) => FinDue::No,
-            // Each is told by itself: nobody waits for a proof.
-            None if !self.plan.arrives && self.plan.write_data && slices <= STRIPES_MAX as u64 => {
-                FinDue::Now(slices as u8)
-            }
-            None => self.plan.placed(),
-        };
+        // The last slice announces the message if it is the only one, or fills the buffer behind all others.
+        let last = whole.filter(|imm| slices == 1 || matches!(imm, Imm::Full(_)) && !self.plan.signal_all);
+        outgoing.last = last.map(Imm::to_bits);
+        outgoing.sliced = true;
+        outgoing.fin = if last.is_some() { FinDue::No } else { self.plan.fin_due(slices) };
         self.unposted.push_back(slot);
         self.post_more(rails, requests)
     }
 
     /// Posts the next slice of a message, for which there is credit.
     pub(crate) fn post_slice(&mut self, rails: &mut Rails<impl Rail>, slot: u16) -> Result<(), CommFault> {
-        let Outgoing { mr, offset, to, given, len, last, fin, token, .. } = self.outgoing[slot as usize];
+        let outgoing = self.outgoing[slot as usize];
+        let Outgoing { mr, offset, to, given, len, last, token, .. } = outgoing;
         let slice = self.plan.slice_max();
         let piece = (len - given).min(slice);
         let Some((_, extent)) = self.regions.find(mr, 0, offset + given, piece) else {
@@ -61,10 +54,10 @@ impl SendLane {
         self.outgoing[slot as usize].left += 1;
         self.outgoing[slot as usize].given += piece;
         let to = Remote { addr: to.addr.wrapping_add(given), ..to };
-        let imm = match fin {
+        let imm = match outgoing.is_striped() {
             // At most sixteen.
-            FinDue::Now(_) => Some(Imm::Stripe(token, (given / slice) as u8).to_bits()),
-            _ => last.filter(|_| given + piece == len),
+            true => Some(Imm::Stripe(token, (given / slice) as u8).to_bits()),
+            false => last.filter(|_| given + piece == len),
         };
         let op = Op::Write { from: Source::Region(extent), to, imm };
         self.post(rails, SLICE | u64::from(slot), op, true)
@@ -128,14 +121,20 @@ impl SendLane {
         Ok(())
     }
 
-    /// Posts the rest of one message; false when credit ran out or placement must be awaited first.
+    /// Posts what can be posted of one message by now; false when credit ran out.
     fn post_rest(&mut self, rails: &mut Rails<impl Rail>, slot: u16) -> Result<bool, CommFault> {
         loop {
-            let Outgoing { given, len, fin, token, left, sliced, .. } = self.outgoing[slot as usize];
-            let striped = matches!(fin, FinDue::Now(_));
+            let outgoing = self.outgoing[slot as usize];
+            let Outgoing { given, len, fin, token, left, sliced, .. } = outgoing;
+            let striped = outgoing.is_striped();
             // An empty message still has its one stripe.
             let empty = striped && left == 0 && len == 0 && !self.plan.mutant.is("engine-drops-empty");
             let more = given < len || empty;
+            let waits = !more && left > 0 && fin == FinDue::Placed;
+            if waits && !self.plan.mutant.is("engine-fin-too-soon") {
+                // The completion that shows the placement brings the request back.
+                return Ok(!self.plan.mutant.is("fin-blocks-sends"));
+            }
             if (more || fin != FinDue::No) && self.paths.lead_credits(rails) == 0 {
                 return Ok(false);
             }
@@ -158,9 +157,6 @@ impl SendLane {
             match fin {
                 FinDue::No => return Ok(true),
                 FinDue::Now(stripes) => self.post_fin(rails, slot, stripes)?,
-                FinDue::Placed if left > 0 && !self.plan.mutant.is("engine-fin-too-soon") => {
-                    return Ok(false);
-                }
                 FinDue::Placed => self.post_fin(rails, slot, 0)?,
                 FinDue::Proven => self.post_proof(rails, slot)?,
             }

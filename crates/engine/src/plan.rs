@@ -2,7 +2,8 @@
 
 use trunkline_fabric::{Caps, DeviceReach};
 use trunkline_proto::limits::{
-    EAGER_CREDITS_MAX, MEMBERS_OF_GROUP_MAX, RECV_BUFFERS_MAX, RECVS_MAX, SLICE_MAX, SLICES_MAX,
+    EAGER_CREDITS_MAX, MEMBERS_OF_GROUP_MAX, RECV_BUFFERS_MAX, RECVS_MAX, SLICE_MAX, SLICES_MAX, STRIPES_MAX,
+    whole_lines,
 };
 use trunkline_proto::wire::{eager, share};
 
@@ -54,6 +55,8 @@ pub(crate) struct Plan {
     pub(crate) needs_flush: bool,
     /// Memory of devices that may be registered.
     pub(crate) devices: DeviceReach,
+    /// All operations go over one link, which keeps their order.
+    pub(crate) link_order: bool,
     /// Small operations are signalled too, because order alone does not tell when they are done.
     pub(crate) signal_all: bool,
     /// Largest payload that is copied into the operation.
@@ -90,8 +93,16 @@ impl Plan {
         self.copied_max > 0 && len <= self.copied_max
     }
 
-    /// When the record is due that says all pieces of a message are placed, where there is one link.
-    pub(crate) fn placed(&self) -> FinDue {
+    /// When the fin record of a message of so many pieces is due, where there is one link. As NCCL's receives are longer than
+    /// most of its messages, it waits for completions only where nothing else shows that the bytes have arrived.
+    pub(crate) fn fin_due(&self, pieces: u64) -> FinDue {
+        let waits = self.mutant.is("fin-waits-for-slices");
+        if self.link_order && !waits {
+            return FinDue::Now(0);
+        }
+        if self.write_data && pieces <= STRIPES_MAX as u64 && !waits {
+            return FinDue::Now(pieces as u8);
+        }
         let trusts = self.mutant.is("engine-takes-posted-for-placed");
         if self.arrives || trusts { FinDue::Placed } else { FinDue::Proven }
     }
@@ -156,11 +167,15 @@ impl Plan {
             write_data: caps.write_data || params.mutant.is("engine-writes-with-data"),
             needs_flush: caps.needs_flush,
             devices: caps.devices,
+            link_order: order || params.mutant.is("fin-overtakes-data"),
             signal_all: !caps.link_order && !params.mutant.is("engine-signals-nothing"),
             inline_max: u64::from(caps.inline_max).min(INLINE_MAX as u64),
             copied_max: 0,
             blind_max: u64::from(caps.inline_max).min(INLINE_MAX as u64),
-            message_max: caps.message_max.max(1),
+            message_max: match params.mutant.is("plan-cuts-lines") {
+                true => caps.message_max.max(1),
+                false => whole_lines(caps.message_max),
+            },
             stripe_min: u64::from(params.stripe_min),
             split: params.split,
             eager_max: if eager_credits == 0 { 0 } else { eager_max as u32 },

@@ -42,7 +42,7 @@ pub(crate) struct SendLane {
     pub(crate) part: SendPart,
     cursor: u16,
     pub(crate) outgoing: Box<[Outgoing]>,
-    /// Requests with bytes or a fin record still to post, oldest first.
+    /// Requests with bytes or a fin record to post, oldest first; not those whose fin record waits for placement.
     pub(crate) unposted: VecDeque<u16>,
     /// Where there are several links.
     pub(crate) many: Option<Box<Many>>,
@@ -356,11 +356,7 @@ impl SendLane {
             outgoing.given = message.len;
             return self.post_piece(rails, slot, 0, message.len, Some(imm));
         }
-        if pieces > STRIPES_MAX as u64 || !self.plan.write_data {
-            outgoing.fin = self.plan.placed();
-        } else {
-            outgoing.fin = FinDue::Now(pieces as u8);
-        }
+        outgoing.fin = self.plan.fin_due(pieces);
         self.unposted.push_back(slot);
         self.post_more(rails, requests)
     }
@@ -509,15 +505,28 @@ impl SendLane {
             self.part.slices = self.part.slices.saturating_sub(1);
             rails.slices.give(1);
         }
-        let Some(outgoing) = self.outgoing.get_mut(usize::from(completion.wr_id as u16)) else {
-            return Ok(());
-        };
+        let slot = completion.wr_id as u16;
+        let Some(outgoing) = self.outgoing.get_mut(usize::from(slot)) else { return Ok(()) };
         outgoing.left = outgoing.left.saturating_sub(1);
+        self.end_wait(slot);
         self.post_due(rails, requests)?;
-        if !self.unposted.contains(&(completion.wr_id as u16)) {
-            self.finish_if_done(requests, completion.wr_id as u16);
+        if !self.unposted.contains(&slot) {
+            self.finish_if_done(requests, slot);
         }
         Ok(())
+    }
+
+    /// Puts a request back among the unposted ones if its fin record has waited for placement, and all is placed.
+    pub(crate) fn end_wait(&mut self, slot: u16) {
+        let forgets = self.plan.mutant.is("fin-is-forgotten");
+        if self.outgoing[usize::from(slot)].owes_fin() && !self.unposted.contains(&slot) && !forgets {
+            self.unposted.push_back(slot);
+        }
+    }
+
+    /// Whether requests have bytes or a fin record to post, now or when their bytes are placed.
+    fn owes_operations(&self) -> bool {
+        !self.unposted.is_empty() || self.outgoing.iter().any(|outgoing| outgoing.fin != FinDue::No)
     }
 
     /// Whether operations under way read memory of the caller's.
@@ -548,7 +557,7 @@ impl SendLane {
             self.post_proofs(rails);
             return rails.flush();
         }
-        if !self.last_due || !self.unposted.is_empty() || self.paths.lead_credits(rails) == 0 {
+        if !self.last_due || self.owes_operations() || self.paths.lead_credits(rails) == 0 {
             return;
         }
         // A link that refuses it carries nothing any more.

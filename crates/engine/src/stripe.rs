@@ -292,7 +292,7 @@ impl SendLane {
         Ok(())
     }
 
-    /// Posts the rest of one message; false when credit ran out or placement must be awaited first.
+    /// Posts what can be posted of one message by now; false when credit ran out.
     fn post_pieces(&mut self, rails: &mut Rails<impl Rail>, slot: u16) -> Result<bool, CommFault> {
         loop {
             let outgoing = self.outgoing[slot as usize];
@@ -300,7 +300,7 @@ impl SendLane {
                 let Aim { piece, pieces, .. } = many.aims[slot as usize];
                 (piece, pieces)
             });
-            let (striped, more) = (matches!(outgoing.fin, FinDue::Now(_)), pieces > 0);
+            let (striped, more) = (outgoing.is_striped(), pieces > 0);
             let flight = if more {
                 let len = (outgoing.len - outgoing.given).min(piece);
                 let index = (outgoing.given / piece) as u8;
@@ -316,8 +316,8 @@ impl SendLane {
                 let stripes = match outgoing.fin {
                     FinDue::No => return Ok(true),
                     FinDue::Now(stripes) => stripes,
-                    // What has not been proven to have arrived is left, too.
-                    FinDue::Placed | FinDue::Proven if outgoing.left > 0 => return Ok(false),
+                    // What has not been proven to have arrived is left, too. The last proof brings the request back.
+                    FinDue::Placed | FinDue::Proven if outgoing.left > 0 => return Ok(true),
                     FinDue::Placed | FinDue::Proven => 0,
                 };
                 Flight { slot, cargo: Cargo::Fin(stripes), offset: 0, len: 0 }
@@ -421,6 +421,7 @@ impl SendLane {
     pub(crate) fn arrived(&mut self, requests: &Requests, slot: u16) {
         let outgoing = &mut self.outgoing[slot as usize];
         outgoing.left = outgoing.left.saturating_sub(1);
+        self.end_wait(slot);
         if !self.unposted.contains(&slot) {
             self.finish_if_done(requests, slot);
         }

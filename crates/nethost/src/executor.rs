@@ -46,13 +46,22 @@ struct Cursor {
     flights: VecDeque<Flight>,
 }
 
+/// How a communicator receives.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Receives {
+    /// Fewest bytes of a receive. What lies behind a shorter message stays as it is.
+    pub(crate) least: usize,
+    /// Whether each is flushed.
+    pub(crate) flush: bool,
+}
+
 /// The state of the progress thread.
 #[derive(Debug)]
 pub(crate) struct Executor {
     pub(crate) links: Arc<Links>,
     pub(crate) memory: Arc<Memory>,
     pub(crate) waiting: Waiting,
-    flush: bool,
+    pub(crate) receives: Receives,
     done: Vec<bool>,
     sends: Vec<Cursor>,
     recvs: Vec<Cursor>,
@@ -60,12 +69,12 @@ pub(crate) struct Executor {
 }
 
 impl Executor {
-    pub(crate) fn new(links: Arc<Links>, memory: Arc<Memory>, flush: bool, threads: usize) -> Self {
+    pub(crate) fn new(links: Arc<Links>, memory: Arc<Memory>, receives: Receives, threads: usize) -> Self {
         Self {
             links,
             memory,
             waiting: Waiting::new(threads),
-            flush,
+            receives,
             done: Vec::new(),
             sends: Vec::new(),
             recvs: Vec::new(),
@@ -151,6 +160,7 @@ impl Executor {
         Ok(posted)
     }
 
+    /// The message of a receiving step.
     fn part(&self, job: &Job, link: usize, id: StepId) -> Option<RecvPart> {
         let step = job.schedule.steps[id as usize];
         let Work::Recv { into, .. } = step.work else { return None };
@@ -166,9 +176,11 @@ impl Executor {
             if !self.ready(job.schedule.steps[id as usize].after) {
                 break;
             }
-            let Some(part) = self.part(job, link, id) else { break };
+            let Some(mut part) = self.part(job, link, id) else { break };
+            part.bytes = part.bytes.max(self.receives.least);
             let row = &self.links.recv[link];
-            // SAFETY: the extent is inside registered memory, and no step touches it before this one is done.
+            // SAFETY: the extent is inside registered memory. The message is as long as the step, and no other step touches
+            // those bytes before this one is done; the plugin leaves the bytes behind them alone.
             let request = unsafe { row.comm.irecv(&[part], false) };
             let Some(request) = request.map_err(from(row.peer))? else { break };
             let cursor = &mut self.recvs[link];
@@ -191,7 +203,7 @@ impl Executor {
             if !flight.flushing {
                 let bytes = job.schedule.steps[flight.step as usize].bytes;
                 check_size(sizes[0], bytes).map_err(from(row.peer))?;
-                if self.flush && bytes > 0 && self.start_flush(job, link, flight.step)? {
+                if self.receives.flush && bytes > 0 && self.start_flush(job, link, flight.step)? {
                     continue;
                 }
             }

@@ -55,6 +55,8 @@ pub struct Job {
     pub bytes_max: usize,
     /// Most bytes of a message of a collective.
     pub chunk: usize,
+    /// Fewest bytes of a receive, however short its message is: NCCL's step size times slice steps. 0: as long as the message.
+    pub receive_min: usize,
     /// Kind of memory.
     pub memory: MemoryKind,
     /// Whether receives are flushed; what the device advertises when not said.
@@ -382,9 +384,16 @@ impl Drop for Cluster {
 }
 
 fn setup(job: &Job, rank: usize) -> Setup {
-    let (graph, bytes, chunk) = match job.collective {
-        Some(collective) => (Graph::of(collective, job.root), job.bytes_max, job.chunk),
-        None => (Graph::Full, p2p::memory_bytes(job.bytes_max), job.bytes_max),
+    let least = job.receive_min;
+    let (graph, send_bytes, recv_bytes, chunk) = match job.collective {
+        // The last receive ends behind the last byte.
+        Some(collective) => {
+            (Graph::of(collective, job.root), job.bytes_max, job.bytes_max + least, job.chunk)
+        }
+        None => {
+            let recv_bytes = p2p::memory_bytes(job.bytes_max.max(least));
+            (Graph::Full, p2p::memory_bytes(job.bytes_max), recv_bytes, job.bytes_max)
+        }
     };
     Setup {
         rank,
@@ -395,9 +404,10 @@ fn setup(job: &Job, rank: usize) -> Setup {
         comms: job.comms,
         channels: job.channels,
         graph,
-        send_bytes: bytes,
-        recv_bytes: bytes,
+        send_bytes,
+        recv_bytes,
         chunk,
+        receive_min: least,
         scratch: job.collective.is_some(),
         memory: job.memory,
         flush: job.flush,

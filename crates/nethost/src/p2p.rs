@@ -21,6 +21,8 @@ use crate::wait::Waiting;
 
 /// Smallest distance between the messages in flight, so that no two share a cache line pair.
 const STRIDE_MIN: usize = 128;
+/// Bytes behind a message that are looked at, where its receive is longer.
+const REST_CHECKED: usize = 4096;
 /// Rounds of the verified exchange, eight messages each way in each.
 const CHECK_ROUNDS: u64 = 4;
 
@@ -35,7 +37,12 @@ struct Pair<'a> {
     recv: &'a RecvLink,
     memory: &'a Memory,
     waiting: &'a mut Waiting,
+    /// Bytes from a message that is sent to the next one.
     stride: usize,
+    /// Bytes from a receive to the next one.
+    recv_stride: usize,
+    /// Fewest bytes of a receive.
+    receive_min: usize,
 }
 
 /// Measures one size; rank 0 has the figures that count.
@@ -43,9 +50,16 @@ pub(crate) fn run(executor: &mut Executor, rank: usize, case: &P2pCase) -> Resul
     let (Some(send), Some(recv)) = (executor.links.send.first(), executor.links.recv.first()) else {
         return Ok(P2pMeasured::default());
     };
-    let stride = memory_bytes(case.bytes) / STEPS_IN_FLIGHT;
-    let memory = &executor.memory;
-    let mut pair = Pair { send, recv, memory, waiting: &mut executor.waiting, stride };
+    let receive_min = executor.receives.least;
+    let mut pair = Pair {
+        send,
+        recv,
+        memory: &executor.memory,
+        waiting: &mut executor.waiting,
+        stride: memory_bytes(case.bytes) / STEPS_IN_FLIGHT,
+        recv_stride: memory_bytes(case.bytes.max(receive_min)) / STEPS_IN_FLIGHT,
+        receive_min,
+    };
     let mut measured = P2pMeasured::default();
     pair.latency(rank, case, &mut measured)?;
     let first = rank == 0;
@@ -77,7 +91,8 @@ impl Pair<'_> {
     }
 
     fn irecv(&self, slot: usize, bytes: usize) -> Result<Option<Request>, LinkError> {
-        let data = self.memory.buffers[OUTPUT].as_ptr().wrapping_add(slot * self.stride);
+        let data = self.memory.buffers[OUTPUT].as_ptr().wrapping_add(slot * self.recv_stride);
+        let bytes = bytes.max(self.receive_min);
         let part = RecvPart { data, bytes, tag: self.recv.tag, mr: self.recv.mrs[OUTPUT] };
         // SAFETY: as for a send.
         unsafe { self.recv.comm.irecv(&[part], false) }.map_err(from(self.recv.peer))
@@ -227,21 +242,27 @@ impl Pair<'_> {
     /// Eight messages each way, every byte looked at.
     fn check(&mut self, rank: usize, seed: u64, bytes: usize) -> Result<u64, LinkError> {
         let block = |rank: usize, slot: usize| (rank * STEPS_IN_FLIGHT + slot) as u64;
+        // What a receive has behind its message stays as it was.
+        let rest = self.receive_min.saturating_sub(bytes).min(REST_CHECKED);
         for slot in 0..STEPS_IN_FLIGHT {
             // SAFETY: no message is in flight.
             let out = unsafe { self.memory.buffers[INPUT].slice_mut(slot * self.stride, bytes) };
             fill_bytes(seed, block(rank, slot), out);
             // SAFETY: as above.
-            let inn = unsafe { self.memory.buffers[OUTPUT].slice_mut(slot * self.stride, bytes) };
+            let inn = unsafe { self.memory.buffers[OUTPUT].slice_mut(slot * self.recv_stride, bytes + rest) };
+            let (inn, behind) = inn.split_at_mut(bytes);
             fill_bytes(seed, POISON, inn);
+            fill_bytes(seed, POISON, behind);
         }
         self.handshake(rank == 0)?;
         self.stream(STEPS_IN_FLIGHT, STEPS_IN_FLIGHT, bytes)?;
         let mut wrong = self.memory.buffers.iter().map(crate::buffer::Buffer::damaged_guard_bytes).sum();
         for slot in 0..STEPS_IN_FLIGHT {
             // SAFETY: no message is in flight.
-            let found = unsafe { self.memory.buffers[OUTPUT].slice(slot * self.stride, bytes) };
+            let found = unsafe { self.memory.buffers[OUTPUT].slice(slot * self.recv_stride, bytes + rest) };
+            let (found, behind) = found.split_at(bytes);
             wrong += wrong_bytes(seed, block(1 - rank.min(1), slot), found, 1);
+            wrong += wrong_bytes(seed, POISON, behind, 1);
         }
         Ok(wrong)
     }

@@ -21,7 +21,7 @@ use crate::buffer::MapError;
 use crate::channel::Channel;
 use crate::comm::Net;
 use crate::device::{self, DeviceError};
-use crate::executor::{Executor, Job};
+use crate::executor::{Executor, Job, Receives};
 use crate::left;
 use crate::links::{self, LinkError, Links, Listening, Memory};
 use crate::p2p;
@@ -299,7 +299,7 @@ fn establish(
             ordered.push(offer.cloned().ok_or(RankError::Unexpected)?);
         }
     }
-    let slot = if setup.scratch { setup.chunk } else { 0 };
+    let slot = if setup.scratch { slot_bytes(setup) } else { 0 };
     let scratch = Schedule::scratch_bytes(setup.graph, setup.rank, setup.ranks, setup.channels, slot);
     let memory = Arc::new(Memory::new(setup.memory, [setup.send_bytes, setup.recv_bytes, scratch])?);
     let threads = setup.ranks * setup.comms;
@@ -310,9 +310,15 @@ fn establish(
         links.register(&memory_there).map(|()| links)
     })??;
     let links = Arc::new(links);
-    let executor = Executor::new(Arc::clone(&links), Arc::clone(&memory), flush, threads);
+    let receives = Receives { least: setup.receive_min, flush };
+    let executor = Executor::new(Arc::clone(&links), Arc::clone(&memory), receives, threads);
     let progress = Worker::start("progress", executor)?;
     Ok(Comm { net, memory, links, service, progress })
+}
+
+/// Bytes of a scratch slot, which holds a whole receive.
+fn slot_bytes(setup: &Setup) -> usize {
+    setup.chunk.max(setup.receive_min)
 }
 
 /// Ends a communicator in NCCL's order: progress first, then registrations and connections, then the context.
@@ -341,6 +347,7 @@ fn run(parent: &mut Parent, setup: &Setup, comms: &[Comm], case: &Case) -> Resul
         in_place: case.in_place,
         channels: setup.channels,
         chunk: setup.chunk,
+        slot: slot_bytes(setup),
     };
     let layout = Layout::new(&plan, case.seed);
     let job = Job {

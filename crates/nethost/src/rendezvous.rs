@@ -34,6 +34,8 @@ pub(crate) struct Setup {
     pub(crate) send_bytes: usize,
     pub(crate) recv_bytes: usize,
     pub(crate) chunk: usize,
+    /// Fewest bytes of a receive.
+    pub(crate) receive_min: usize,
     /// Whether chunks may have to wait in scratch slots.
     pub(crate) scratch: bool,
     pub(crate) memory: MemoryKind,

@@ -22,6 +22,21 @@ pub const EAGER_CREDITS_MAX: usize = 32;
 /// Writes with immediate that one message may be split into; longer messages announce themselves after placement.
 pub const STRIPES_MAX: usize = 16;
 
+/// Pieces of a message begin at multiples of so many bytes: a line of NCCL's LL128 protocol, whose flag must not arrive before
+/// its data by another link.
+pub const LINE_BYTES: u64 = 128;
+
+/// The most bytes of a piece where one operation moves at most `most`: whole lines. An operation of less than a line cannot
+/// carry one, and no NIC has so little.
+#[must_use]
+pub const fn whole_lines(most: u64) -> u64 {
+    match most {
+        0 => 1,
+        1..LINE_BYTES => most,
+        _ => most - most % LINE_BYTES,
+    }
+}
+
 /// Rails of one comm, at each end (`NCCL_NET_MAX_DEVS_PER_NIC`).
 pub const RAILS_MAX: usize = 4;
 
@@ -120,3 +135,4 @@ const _: () = assert!(RANGE_RECVS <= RECVS_MAX && RANGE_RECVS.is_power_of_two())
 const _: () = assert!(MEMBERS_OF_GROUP_MAX + MEMBER_QUARANTINE < 1 << 10);
 const _: () = assert!(RECVS_MAX + EAGER_CREDITS_MAX <= MAILBOX_SLOTS);
 const _: () = assert!(MAILBOX_SLOTS.is_power_of_two());
+const _: () = assert!(SLICE_MAX.is_multiple_of(LINE_BYTES) && SMALL_MAX.is_multiple_of(LINE_BYTES));

@@ -42,6 +42,8 @@ mod mutant;
 mod oob;
 #[cfg(test)]
 mod oob_tests;
+#[cfg(test)]
+mod partial_tests;
 mod pattern;
 mod place;
 mod rail;

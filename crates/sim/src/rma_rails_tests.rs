@@ -2,7 +2,8 @@
 //! late; and with the last path the member is lost, by name.
 
 use trunkline_engine::Params;
-use trunkline_engine::rma::{Lost, RmaError, Source};
+use trunkline_engine::rma::{Local, Lost, RmaError, Source};
+use trunkline_proto::limits::LINE_BYTES;
 use trunkline_proto::time::Duration;
 
 use crate::rma_tests::{Loss, Trial, fair};
@@ -80,6 +81,33 @@ fn any_numbers_of_rails_go_together() {
         let calm = Weather { nics: 4, ..Weather::calm() };
         let mut trial = Trial::with(7, calm, counts.map(|count| &NICS[..count]), &quick());
         trial.run(150);
+    }
+}
+
+/// A transfer is cut between lines of 128 bytes, also where an operation carries no whole number of them.
+#[test]
+fn no_piece_of_a_put_or_get_cuts_a_line() {
+    const LEN: u64 = 30_000;
+    for gets in [false, true] {
+        let mut calm = Weather { nics: 2, ..Weather::calm() };
+        calm.caps.message_max = 1000;
+        let mut trial = Trial::with(7, calm, [&NICS[..2]; 3], &quick());
+        let mut begun = 0;
+        for _ in 0..10_000 {
+            let member = &trial.members[0];
+            let local = Local { heap: 0, offset: begun, len: LEN - begun };
+            let taken = match gets {
+                true => member.job.get(member.context, 1, 0, begun, local),
+                false => member.job.put(member.context, 1, 0, begun, Source::Heap(local)),
+            };
+            begun += taken.unwrap().unwrap_or(0);
+            if begun == LEN {
+                break;
+            }
+            assert!(begun.is_multiple_of(LINE_BYTES), "a piece begins at {begun}");
+            trial.step();
+        }
+        assert_eq!(begun, LEN);
     }
 }
 

@@ -9,7 +9,7 @@ use trunkline_fabric::{Fabric as _, Split};
 use trunkline_mem::Memory;
 use trunkline_softnic::{SoftConfig, SoftFabric, WireMode};
 
-use crate::contract::messages::{between, recv_all, send_all};
+use crate::contract::messages::{between, recv_all, room, send_all};
 use crate::net::Net;
 use crate::ofi::{NATIVE, has, over};
 use crate::run::{Scene, scenario};
@@ -143,7 +143,7 @@ fn messages_of_neighbours_go_by_their_nic(mut scene: Scene) {
     assert_eq!((used[..far].contains(&true), used[far]), (false, true), "{used:?} of {:?}", head.nics);
     std::thread::scope(|scope| {
         scope.spawn(|| send_all(&net, send, 500));
-        scope.spawn(|| recv_all(&net, recv, 500));
+        scope.spawn(|| recv_all(&net, recv, 500, room));
     });
     scene.meet();
     net.close_send(send).expect("close");

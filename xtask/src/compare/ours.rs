@@ -87,6 +87,10 @@ fn bench(tool: &Path, what: &str, bytes: usize, iterations: Option<usize>, wire:
     let size = bytes.to_string();
     let mut command = Command::new(tool);
     command.args(["bench", what, "--json", "-n", "2", "-b", &size, "-e", &size]);
+    if what != "rma" {
+        // The other programs receive exactly what is sent.
+        command.args(["--receive", "exact"]);
+    }
     if let Some(iterations) = iterations {
         command.args(["--iters", &iterations.to_string()]);
     }

@@ -24,6 +24,7 @@ pub(crate) struct Line<'a> {
     comms: usize,
     channels: usize,
     bytes: usize,
+    receive_min: usize,
     count: usize,
     #[serde(rename = "type")]
     dtype: &'a str,
@@ -177,6 +178,7 @@ pub(crate) fn line<'a>(
         comms: settings.job.comms,
         channels: settings.job.channels,
         bytes: bytes(settings, collective, block),
+        receive_min: settings.job.receive_min,
         count: block,
         dtype: settings.dtype.name(),
         redop: operator(settings, collective),

@@ -143,13 +143,14 @@ impl Settings {
         let near = if near() { ", ranks of a host by shared memory" } else { "" };
         let flush = if info.flush { "flush after each receive" } else { "no flush" };
         format!(
-            "# {what}: {} ranks, {} communicator(s), {} channel(s), chunk {} B, {} memory, {flush}\n\
+            "# {what}: {} ranks, {} communicator(s), {} channel(s), chunk {} B, {}, {} memory, {flush}\n\
              # plugin {} (interface v{}) from {}\n\
              # device {} of {}: {}, {} Mbit/s{fused}{near}\n#",
             job.ranks,
             job.comms,
             job.channels,
             job.chunk,
+            sizes::describe_receives(job.receive_min),
             job.memory,
             info.name,
             info.abi,

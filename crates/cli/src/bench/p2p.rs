@@ -26,6 +26,7 @@ struct Line<'a> {
     abi: u8,
     ranks: usize,
     bytes: usize,
+    receive_min: usize,
     #[serde(rename = "type")]
     dtype: &'a str,
     redop: &'a str,
@@ -68,7 +69,7 @@ pub(crate) fn run(settings: &Settings, mut cluster: Cluster) -> Result<u64, Benc
         };
         let measured = cluster.run_p2p(&case)?;
         wrong += measured.wrong;
-        let json = json(&info, bytes, &measured)?;
+        let json = json(settings, &info, bytes, &measured)?;
         let line = if settings.json { json.clone() } else { row(bytes, &measured) };
         settings.keep(json);
         bar.suspend(|| writeln!(out, "{line}").and_then(|()| out.flush()))?;
@@ -95,7 +96,12 @@ fn row(bytes: usize, measured: &P2pMeasured) -> String {
     )
 }
 
-fn json(info: &PluginInfo, bytes: usize, measured: &P2pMeasured) -> Result<String, BenchError> {
+fn json(
+    settings: &Settings,
+    info: &PluginInfo,
+    bytes: usize,
+    measured: &P2pMeasured,
+) -> Result<String, BenchError> {
     let line = Line {
         collective: "p2p",
         fabric: super::fabric(info),
@@ -106,6 +112,7 @@ fn json(info: &PluginInfo, bytes: usize, measured: &P2pMeasured) -> Result<Strin
         abi: info.abi,
         ranks: 2,
         bytes,
+        receive_min: settings.job.receive_min,
         dtype: "uint8",
         redop: "none",
         in_place: false,

@@ -15,6 +15,16 @@ pub(crate) fn parse(text: &str) -> Result<usize, String> {
     number.checked_mul(unit).filter(|bytes| *bytes <= 1 << 40).ok_or_else(|| format!("{text} is too large"))
 }
 
+/// Reads the fewest bytes of a receive; 0 for `exact`.
+pub(crate) fn parse_receive(text: &str) -> Result<usize, String> {
+    if text == "exact" { Ok(0) } else { parse(text) }
+}
+
+/// Describes receives of at least so many bytes.
+pub(crate) fn describe_receives(least: usize) -> String {
+    if least == 0 { "exact receives".to_owned() } else { format!("receives of {least} B or more") }
+}
+
 /// All sizes from the smallest to the largest, which is always among them.
 pub(crate) fn series(min: usize, max: usize, factor: usize) -> Vec<usize> {
     let next = |size: &usize| size.checked_mul(factor.max(2)).filter(|size| *size < max);
@@ -35,6 +45,8 @@ mod tests {
         assert_eq!(parse("64K"), Ok(65536));
         assert_eq!(parse("16MiB"), Ok(16 << 20));
         assert_eq!(parse("1g"), Ok(1 << 30));
+        assert_eq!(["exact", "1M"].map(parse_receive), [Ok(0), Ok(1 << 20)]);
+        assert!(parse_receive("step").is_err());
         assert!(parse("x").is_err());
         assert!(parse("5T").is_err());
         assert_eq!(series(8, 128, 4), [8, 32, 128]);

@@ -31,6 +31,7 @@ Examples:
   trunkline bench reduce -d int32 -o max --root 1    an operator and a root
   trunkline bench all_reduce --channels 2 --comms 2  two communicators of two channels each
   trunkline bench p2p -e 16M                         latency, bandwidth, message rate
+  trunkline bench p2p --receive exact                the same with receives as long as their messages
   trunkline bench rma                                one-sided: put, get, atomics, signals; see bench rma --help
   trunkline bench device                             device queues; see bench device --help
   trunkline bench p2p --memory host                  inside this host by the Rust API, without plugin or NIC
@@ -69,7 +70,7 @@ fenced or up again. Each rank records the first 262144 events, warm-up included,
 TRUNKLINE_TRACE_EVENTS changes; so take one size and few runs. Other plugins record nothing.
 
 --json prints one object a row. Its device is the name of the device, of a fused one the names of its
-members joined by +. Its fabric is the network that carries the data, as TRUNKLINE_FABRIC
+members joined by +. Its receive_min is what --receive says (0: exact). Its fabric is the network that carries the data, as TRUNKLINE_FABRIC
 names it, for this plugin's own devices; for other plugins it is the plugin's name. Its plugin is
 the name in both cases.
 
@@ -135,6 +136,10 @@ pub(crate) struct BenchArgs {
     /// Most bytes of one message of a collective.
     #[arg(long, default_value = "2M", value_parser = bench::sizes::parse)]
     chunk: usize,
+    /// Fewest bytes of a receive, however short its message is; exact: as long as the message. The default is NCCL's step
+    /// size times slice steps (protocol Simple, 4 MiB of buffers).
+    #[arg(long, value_name = "SIZE|exact", default_value = "1M", value_parser = bench::sizes::parse_receive)]
+    receive: usize,
     /// Print one JSON object a row instead of the table.
     #[arg(long)]
     json: bool,
@@ -389,6 +394,7 @@ fn settings(args: &BenchArgs, joined: Option<&Joined>) -> Result<Settings, Bench
         // The smallest blocks of one element a rank may need more than was asked for.
         bytes_max: maxbytes.max(ranks * dtype.bytes()),
         chunk: args.chunk / dtype.bytes() * dtype.bytes(),
+        receive_min: args.receive,
         memory: args.memory.as_deref().unwrap_or(MemoryKind::NAMES[0]).parse()?,
         flush: match args.flush.as_str() {
             "always" => Some(true),

@@ -98,6 +98,9 @@ pub(crate) struct SweepArgs {
     /// Each size is the one before times this [default: 4; quick: 16].
     #[arg(short = 'f', long, value_parser = value_parser!(u64).range(2..))]
     factor: Option<u64>,
+    /// Fewest bytes of a receive, however short its message is, as NCCL's step; exact: as long as the message.
+    #[arg(long, value_name = "SIZE|exact", default_value = "1M", value_parser = sizes::parse_receive)]
+    receive: usize,
     /// Runs before the timed ones [default: 2; quick: 1].
     #[arg(short = 'w', long)]
     warmup: Option<u32>,
@@ -225,6 +228,7 @@ fn plan(args: &SweepArgs) -> Result<Plan, SweepRunError> {
                 root: 0,
                 bytes_max,
                 chunk: CHUNK.min(bytes_max / ELEMENT * ELEMENT),
+                receive_min: args.receive,
                 memory: MemoryKind::Private,
                 flush: None,
                 timeout: RUN_TIME,

@@ -214,7 +214,7 @@ pub const TABLE: &[ParamInfo] = &[
         kind: "bytes",
         default: "65536",
         range: "1 to 1073741824",
-        doc: "fewest bytes of a piece of a message that is spread over several rails",
+        doc: "fewest bytes of a piece of a message that is spread over several rails; rounded up to a multiple of 128",
         set: |params, value| number(value, 1, 1 << 30).map(|n| params.stripe_min = n as u32),
     },
     ParamInfo {

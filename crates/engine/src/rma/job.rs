@@ -6,7 +6,7 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 
 use trunkline_fabric::{Caps, Fabric, Host, Rail, RailConfig, RecvOrder};
 use trunkline_proto::id::ProcessId;
-use trunkline_proto::limits::RMA_STREAMS_MAX;
+use trunkline_proto::limits::{RMA_STREAMS_MAX, whole_lines};
 use trunkline_proto::mutant::Mutant;
 use trunkline_proto::rma::atomic::Atomic;
 use trunkline_proto::wire::dial::Card;
@@ -522,5 +522,5 @@ pub(super) fn caps_of<R: Rail>(rails: &[R]) -> (bool, bool, u64, u64) {
     let least = |f: fn(&Caps) -> u64| rails.iter().map(|rail| f(rail.caps())).min();
     let inline = least(|caps| caps.inline_max.into()).unwrap_or(0);
     let message = least(|caps| caps.message_max).unwrap_or(0);
-    (all(|caps| caps.arrives), all(|caps| caps.write_data), inline.min(message), message)
+    (all(|caps| caps.arrives), all(|caps| caps.write_data), inline.min(message), whole_lines(message))
 }

@@ -2,6 +2,7 @@
 //! finds no room is not begun.
 
 use trunkline_fabric::{Op, PostError, Purpose, Rail, Remote, RemoteKey, Source as From, Status};
+use trunkline_proto::limits::LINE_BYTES;
 use trunkline_proto::rma::Path;
 use trunkline_proto::rma::atomic::Atomic;
 use trunkline_proto::rma::calls::Refused;
@@ -27,6 +28,9 @@ const AHEAD: u64 = 32;
 const LONG: u64 = 64 << 10;
 /// Bytes of a piece at most.
 const PIECE_MAX: u64 = 1 << 30;
+
+// No piece cuts a line.
+const _: () = assert!(STRIPE.is_multiple_of(LINE_BYTES) && PIECE_MAX.is_multiple_of(LINE_BYTES));
 
 impl<R: Rail> Context<R> {
     /// Takes the place of a peer that carries, unless its fence waits.

@@ -170,6 +170,8 @@ pub(crate) struct Plan {
     pub(crate) channels: usize,
     /// Most bytes of one message.
     pub(crate) chunk: usize,
+    /// Bytes of a scratch slot: at least a chunk.
+    pub(crate) slot: usize,
 }
 
 /// A rank's part of a collective.
@@ -227,9 +229,9 @@ impl Schedule {
         rank: usize,
         ranks: usize,
         channels: usize,
-        chunk: usize,
+        slot: usize,
     ) -> usize {
-        graph.peers_in(rank, ranks).len() * channels * STEPS_IN_FLIGHT * chunk
+        graph.peers_in(rank, ranks).len() * channels * STEPS_IN_FLIGHT * slot
     }
 }
 
@@ -290,7 +292,7 @@ impl Builder<'_> {
         let after = self.slots[link].holder[slot];
         self.slots[link].next += 1;
         let row = self.channel * self.links_in + link;
-        let offset = (row * STEPS_IN_FLIGHT + slot) * self.plan.chunk;
+        let offset = (row * STEPS_IN_FLIGHT + slot) * self.plan.slot;
         let place = Place { space: Space::Scratch, offset };
         (self.recv(link, place, bytes, after), place, slot)
     }

@@ -60,9 +60,10 @@ fn build(collective: Collective, ranks: usize, channels: usize, in_place: bool, 
                 in_place,
                 channels,
                 chunk: 3,
+                slot: 5,
             };
             let schedule = Schedule::build(&plan);
-            let scratch = Schedule::scratch_bytes(Graph::of(collective, 1), rank, ranks, channels, 3);
+            let scratch = Schedule::scratch_bytes(Graph::of(collective, 1), rank, ranks, channels, 5);
             let total = block * ranks;
             let mut paper = Paper {
                 done: vec![false; schedule.steps.len()],

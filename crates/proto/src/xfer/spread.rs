@@ -2,7 +2,7 @@
 //! bytes while it has some, and how long an operation takes that finds it idle. A piece goes where it will be done
 //! first. Called by the engine for each operation of such comms; knows no clock.
 
-use crate::limits::{LINKS_MAX, STRIPES_MAX};
+use crate::limits::{LINE_BYTES, LINKS_MAX, STRIPES_MAX, whole_lines};
 use crate::mutant::Mutant;
 use crate::time::Instant;
 
@@ -79,13 +79,19 @@ impl Spread {
     }
 
     /// How many pieces a message of `len` bytes is cut into, where pieces are to have at least `least` and at most
-    /// `most` bytes; and the bytes of each but the last. A piece is what one operation carries, 0 bytes for none.
+    /// `most` bytes; and the bytes of each but the last, which are whole lines. A piece is what one operation carries, 0
+    /// bytes for none.
     #[must_use]
     pub fn pieces(&self, len: u64, least: u64, most: u64) -> (u64, u64) {
         let up = self.loads.iter().filter(|load| load.up).count() as u64;
         // Several for each link, so that slower ones can have fewer.
         let wanted = if up > 1 { (up * 4).min(STRIPES_MAX as u64) } else { 1 };
-        let piece = len.div_ceil(wanted).max(least.min(len)).clamp(1, most.max(1));
+        let piece = len.div_ceil(wanted).max(least.min(len)).max(1);
+        let piece = if self.mutant.is("pieces-cut-lines") {
+            piece.min(most.max(1))
+        } else {
+            piece.checked_next_multiple_of(LINE_BYTES).unwrap_or(u64::MAX).min(whole_lines(most))
+        };
         (len.div_ceil(piece).max(1), piece)
     }
 
@@ -179,6 +185,8 @@ impl Load {
 mod tests {
     use alloc::collections::VecDeque;
     use alloc::vec::Vec;
+
+    use proptest::prelude::*;
 
     use super::*;
 
@@ -382,5 +390,24 @@ mod tests {
             assert!(count == 1 || piece >= 16_384);
         }
         assert_eq!(spread.pieces(1 << 20, 1, 4096), (256, 4096));
+    }
+
+    proptest! {
+        /// So no line of NCCL's LL128 protocol is cut, whose flag could arrive before its data by another link.
+        #[test]
+        fn pieces_start_at_multiples_of_a_line(
+            len in prop_oneof![0..1_u64 << 20, 0..=u64::MAX],
+            links in 0..=LINKS_MAX,
+            least in prop_oneof![1..=1_u64 << 20, 1..=1_u64 << 30],
+            most in prop_oneof![LINE_BYTES..1_u64 << 20, LINE_BYTES..=u64::MAX],
+        ) {
+            let mut spread = Spread::new(planted());
+            (0..links).for_each(|link| spread.up(link, 1, 1, Instant(0)));
+            let (count, piece) = spread.pieces(len, least, most);
+            prop_assert!(piece <= most && piece > 0, "{count} pieces of {piece}");
+            prop_assert!(count == 1 || piece % LINE_BYTES == 0, "{count} pieces of {piece}");
+            prop_assert_eq!(count, len.div_ceil(piece).max(1));
+            prop_assert!(count == 1 || piece >= least || piece + LINE_BYTES > most);
+        }
     }
 }

@@ -18,17 +18,23 @@ scenarios! {
     a_message_arrives_although_all_short_ones_wait,
 }
 
+/// Bytes of the receive of a message: more than the message has, as NCCL's steps have.
+pub(crate) fn room(len: usize) -> usize {
+    (len + 1).next_multiple_of(4096)
+}
+
 /// One message of so many bytes, registered for it and checked.
 #[track_caller]
 pub(crate) fn round(net: &Net, (send, recv): (Comm, Comm), len: usize) {
     let seed = fresh_seed();
-    let (from, to) = (Buf::filled(len.max(1), seed), Buf::new(len.max(1)));
+    let (from, to) = (Buf::filled(len.max(1), seed), Buf::new(room(len)));
     let (mr_from, mr_to) = (net.reg_buf(send, &from), net.reg_buf(recv, &to));
-    let received = net.recv(recv, &[Piece { addr: to.addr(), len, tag: 5, mr: mr_to }]);
+    let received = net.recv(recv, &[Piece { addr: to.addr(), len: room(len), tag: 5, mr: mr_to }]);
     let sent = net.send(send, Piece { addr: from.addr(), len, tag: 5, mr: mr_from });
     let sizes = net.finish_all(&[sent, received]);
     assert_eq!(sizes[1][0], len as i32);
     to.check(0..len, seed);
+    to.untouched(len..room(len));
     net.dereg(send, mr_from).unwrap();
     net.dereg(recv, mr_to).unwrap();
 }
@@ -117,16 +123,16 @@ pub(crate) fn send_all(net: &Net, send: Comm, seeds: usize) {
     net.finish_all(&requests);
 }
 
-/// Receives what `send_all` sends, into buffers that are larger.
-pub(crate) fn recv_all(net: &Net, recv: Comm, seeds: usize) {
+/// Receives what `send_all` sends, into buffers whose lengths are made of those of their messages.
+pub(crate) fn recv_all(net: &Net, recv: Comm, seeds: usize, room: impl Fn(usize) -> usize) {
     let lengths = lengths();
-    let bufs: Vec<Buf> = lengths.iter().map(|len| Buf::new(len + 100)).collect();
+    let bufs: Vec<Buf> = lengths.iter().map(|&len| Buf::new(room(len))).collect();
     let mut requests: Vec<(usize, Request)> = Vec::new();
     let done = |(at, request): (usize, Request)| {
         let len = lengths[at];
         assert_eq!(net.finish(request)[0], len as i32, "size of message {at}");
         bufs[at].check(0..len, seeds + at);
-        bufs[at].untouched(len..len + 100);
+        bufs[at].untouched(len..room(len));
     };
     for (at, buf) in bufs.iter().enumerate() {
         let mr = net.reg_buf(recv, buf);
@@ -146,9 +152,11 @@ fn sends_end_without_their_receiver(scene: Scene) {
     let odd = [(1 << 16) + 3, (1 << 20) + 90, (1 << 22) + 3];
     for len in lengths().into_iter().chain(odd) {
         for count in [1, 2, 8] {
-            let (from, to) = (Buf::filled(len.max(1), 7), Buf::new(len + 1));
+            let (from, to) = (Buf::filled(len.max(1), 7), Buf::new(room(len)));
             let (from_mr, to_mr) = (net.reg_buf(send, &from), net.reg_buf(recv, &to));
-            let piece = Piece { addr: to.addr(), len, tag: 0, mr: to_mr };
+            // Of two messages each fills its receive, others leave room.
+            let len_to = if count == 2 { len } else { room(len) };
+            let piece = Piece { addr: to.addr(), len: len_to, tag: 0, mr: to_mr };
             let received: Vec<_> = (0..count).map(|_| net.recv(recv, &[piece])).collect();
             let piece = Piece { addr: from.addr(), len, tag: 0, mr: from_mr };
             let sent: Vec<_> = (0..count).map(|_| net.send(send, piece)).collect();
@@ -168,10 +176,10 @@ fn sends_end_without_their_receiver(scene: Scene) {
 fn every_message_size_between_threads(scene: Scene) {
     let net = Net::start(scene.version);
     let (send, recv) = net.to_self();
-    for seeds in [1000, 2000, 3000] {
+    for (seeds, room) in [(1000, room as fn(usize) -> usize), (2000, |len| len + 100), (3000, |len| len)] {
         thread::scope(|scope| {
             scope.spawn(|| send_all(&net, send, seeds));
-            scope.spawn(|| recv_all(&net, recv, seeds));
+            scope.spawn(|| recv_all(&net, recv, seeds, room));
         });
     }
     net.close_recv(recv).unwrap();
@@ -277,11 +285,11 @@ fn requests_are_tested_in_any_order(scene: Scene) {
 fn an_optional_receive_can_be_tested(scene: Scene) {
     let net = Net::start(scene.version);
     let (send, recv) = net.to_self();
-    let (from, to) = (Buf::new(8192), Buf::new(8192));
+    let (from, to) = (Buf::new(8192), Buf::new(room(8192)));
     let (from_mr, to_mr) = (net.reg_buf(send, &from), net.reg_buf(recv, &to));
     for seed in 0..50 {
         from.fill(0..8192, seed);
-        let piece = Piece { addr: to.addr(), len: 8192, tag: 0, mr: to_mr };
+        let piece = Piece { addr: to.addr(), len: to.len(), tag: 0, mr: to_mr };
         let request = until("irecv", || net.try_recv(recv, &[piece], 0x1).unwrap());
         // The hint makes nothing done early: who stops asking after that would leave the message where it is.
         for _ in 0..100 {
@@ -388,7 +396,7 @@ fn two_processes_exchange_messages(mut scene: Scene) {
             (1..=8).for_each(|n| send_group(&net, send, n, n));
         });
         scope.spawn(|| {
-            recv_all(&net, recv, 5000);
+            recv_all(&net, recv, 5000, room);
             (1..=8).for_each(|n| recv_group(&net, recv, n, n));
         });
     });

@@ -23,6 +23,7 @@ fn plan() -> Plan {
         root: 0,
         bytes_max: 1 << 20,
         chunk: 1 << 20,
+        receive_min: 1 << 20,
         memory: MemoryKind::Private,
         flush: None,
         timeout: time,
