@@ -350,6 +350,26 @@ fn variables_are_honoured_or_refused() {
     }
 }
 
+/// A host with a NIC that is not used: a folder in place of `/` shows it.
+#[test]
+fn a_host_with_unused_nics_warns_or_fails() {
+    let root = tempfile::tempdir().unwrap();
+    std::fs::create_dir_all(root.path().join("sys/class/infiniband/mlx5_0/device")).unwrap();
+    let root: &'static str = root.path().to_str().unwrap().to_owned().leak();
+    let set = |more: &[(&'static str, &'static str)]| -> Way {
+        [&[("TRUNKLINE_HOST_ROOT", root), ("NVSHMEM_DEBUG", "INFO")], more].concat().leak()
+    };
+    let said = passes(4, "moves", &[(set(&[]), 2)]);
+    let count = |text: &str| said.matches(text).count();
+    // The harness plays a scenario more than once, with new processes.
+    let processes = count("as NVSHMEM transport: fabric soft");
+    assert!(processes >= 2, "{said}");
+    assert_eq!(count("TRUNKLINE_FABRIC=auto uses no NIC of this host"), processes, "{said}");
+    let output = run(4, 2, "moves", set(&[("TRUNKLINE_REQUIRE_NIC", "1")]));
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && said.contains("TRUNKLINE_REQUIRE_NIC=1, and"), "{said}");
+}
+
 /// Set for a heap on the GPU that is none.
 macro_rules! gpu {
     ($fabric:literal $(, $name:literal = $value:literal)*) => {

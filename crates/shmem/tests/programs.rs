@@ -437,6 +437,32 @@ fn static_variables_that_the_system_refuses_to_share_go_over_the_network() {
     }
 }
 
+/// A host with a NIC that is not used: a folder in place of `/` shows it.
+#[test]
+fn a_host_with_unused_nics_warns_or_fails() {
+    let program = Program::new("leave.c", &[]);
+    let root = tempfile::tempdir().unwrap();
+    std::fs::create_dir_all(root.path().join("sys/class/infiniband/mlx5_0/device")).unwrap();
+    let root: &'static str = root.path().to_str().unwrap().to_owned().leak();
+    let errors = |required: &'static str| {
+        let variables: &'static [_] = Box::leak(Box::new([
+            ("TRUNKLINE_FABRIC", "auto"),
+            ("TRUNKLINE_HOST_ROOT", root),
+            ("SHMEM_DEBUG", "1"),
+            ("TRUNKLINE_REQUIRE_NIC", required),
+        ]));
+        let ended = program.run((variables, 2), &["0"]).into_iter().map(Option::unwrap);
+        ended.map(|output| (output.status.success(), String::from_utf8_lossy(&output.stderr).into_owned()))
+    };
+    for (_, said) in errors("0") {
+        assert_eq!(said.matches("TRUNKLINE_FABRIC=auto uses no NIC of this host").count(), 1, "{said}");
+        assert_eq!(said.matches("as OpenSHMEM library: fabric soft").count(), 1, "{said}");
+    }
+    for (well, said) in errors("1") {
+        assert!(!well && said.contains("TRUNKLINE_REQUIRE_NIC=1, and"), "{said}");
+    }
+}
+
 #[test]
 fn what_the_environment_asks_for_is_printed() {
     let program = Program::new("leave.c", &[]);
