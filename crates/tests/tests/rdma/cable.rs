@@ -75,12 +75,13 @@ impl Cable {
         self.lead();
     }
 
-    /// Gives both ends their addresses, and leads each to the other.
+    /// Gives both ends their addresses, and leads each to the other. An address is a network of its own: of two in one network the kernel
+    /// would remove both with the first.
     fn lead(&self) {
         let addresses = [self.address.get(), 2];
         for (at, interface) in INTERFACES.into_iter().enumerate() {
             let (own, other, place) = (addresses[at], addresses[1 - at], 2 - at);
-            run(&format!("ip addr replace 10.91.0.{own}/24 dev {interface} noprefixroute"));
+            run(&format!("ip addr replace 10.91.0.{own}/32 dev {interface} noprefixroute"));
             run(&format!(
                 "ip neigh replace 10.91.0.{other} lladdr 02:00:5e:91:00:0{place} dev {interface} nud permanent"
             ));
@@ -92,7 +93,7 @@ impl Cable {
 
     /// Takes an address of the first end away.
     pub(super) fn remove_address(&self, address: u8) {
-        run(&format!("ip addr del 10.91.0.{address}/24 dev {}", INTERFACES[0]));
+        run(&format!("ip addr del 10.91.0.{address}/32 dev {}", INTERFACES[0]));
     }
 
     /// Gives the first end another address, beside the one that it may have.

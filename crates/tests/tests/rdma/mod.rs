@@ -162,7 +162,7 @@ fn a_rail_whose_address_changes_is_left_and_taken_back() {
     let setting = setting.env("TEST_NICS", format!("rxe0+{},rxe1+{}", cable.devices[0], cable.devices[1]));
     // Soft-RoCE takes 7 repetitions, the default, for endless ones.
     let setting = setting.env("NCCL_IB_RETRY_CNT", 6).env("TEST_WAYS", "both").env("TEST_LENGTH", MIB);
-    during(setting.env("TEST_PAUSE_MS", (RAIL_TIME + SLACK).as_millis()), |_| {
+    during(setting.env("TEST_PAUSE_MS", READDRESSED.as_millis()), |_| {
         // Nothing arrives at an address that is gone, however often it is repeated.
         let (first, other) = (|| cable::sent("rxe0"), || cable::received(cable.devices[0]));
         // Gone for a while before another comes; then another beside it, at another place of the port's table.
