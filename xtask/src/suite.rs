@@ -1,7 +1,8 @@
 //! `cargo xtask suite`: runs the test programs of the workspace, several beside one another.
 //!
 //! Called by `./test` and by people. `cargo test` runs one program after the other, and most of our tests wait for a peer, a
-//! clock or a process. It decides which program runs when, and nothing about the tests inside one.
+//! clock or a process. Tests that fail beside others run once more, alone: many claim a time, which a busy machine does not
+//! keep. Those that then pass are listed. It decides which program runs when, and nothing about the tests inside one.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -35,7 +36,7 @@ pub(crate) struct Options {
     /// Only unit tests: those inside libraries and commands
     #[arg(long)]
     unit: bool,
-    /// Programs that run at the same time [default: one more than there are processors]
+    /// Programs that run at the same time [default: as many as there are processors]
     #[arg(long)]
     jobs: Option<usize>,
     /// Minutes after which one program is stopped
@@ -88,8 +89,9 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<bool> {
     programs.sort_by_key(TestProgram::rank);
     let (alone, beside): (Vec<_>, Vec<_>) = programs.into_iter().partition(TestProgram::runs_alone);
     let processors = std::thread::available_parallelism().map_or(1, usize::from);
-    let together = run_all(&beside, options.jobs.unwrap_or(processors + 1), options)?;
-    Ok(run_all(&alone, 1, options)? && together)
+    let mut ended = run_all(&beside, options.jobs.unwrap_or(processors), options)?;
+    ended.extend(run_all(&alone, 1, options)?);
+    run_again(&ended, options)
 }
 
 /// The test programs that cargo says it has built.
@@ -114,56 +116,118 @@ pub(crate) fn test_programs(workspace: &Workspace, messages: &[u8]) -> Result<Ve
     Ok(programs)
 }
 
-/// Runs the programs, `jobs` at a time, and prints what each one printed when it has ended.
-fn run_all(programs: &[TestProgram], jobs: usize, options: &Options) -> Result<bool> {
+/// A program that has ended, as far as it is not yet judged.
+#[derive(Debug)]
+struct EndedProgram<'a> {
+    program: &'a TestProgram,
+    /// Whether nothing can change that it failed: it told no result.
+    is_lost: bool,
+    /// Tests that failed.
+    failed: Vec<String>,
+}
+
+/// Runs the programs, `jobs` at a time, and prints the output of each when it has ended.
+fn run_all<'a>(programs: &'a [TestProgram], jobs: usize, options: &Options) -> Result<Vec<EndedProgram<'a>>> {
     let waiting = Mutex::new(programs.iter());
     let next = || waiting.lock().unwrap_or_else(PoisonError::into_inner).next();
-    let work = || -> Result<bool> {
-        let mut passed = true;
+    let work = || -> Result<Vec<EndedProgram<'a>>> {
+        let mut ended = Vec::new();
         while let Some(program) = next() {
-            passed &= run_program(program, options)?;
+            ended.push(run_program(program, options)?);
         }
-        Ok(passed)
+        Ok(ended)
     };
     std::thread::scope(|scope| {
         let threads: Vec<_> = (0..jobs.max(1)).map(|_| scope.spawn(work)).collect();
-        threads.into_iter().try_fold(true, |passed, thread| match thread.join() {
-            Ok(ended) => Ok(ended? && passed),
+        let ended = threads.into_iter().map(|thread| match thread.join() {
+            Ok(ended) => ended,
             Err(panic) => std::panic::resume_unwind(panic),
-        })
+        });
+        Ok(ended.collect::<Result<Vec<_>>>()?.into_iter().flatten().collect())
     })
 }
 
-/// Runs one program; its output is printed in one piece, so that lines of two programs never mix.
-fn run_program(program: &TestProgram, options: &Options) -> Result<bool> {
-    let began = Instant::now();
+fn command(program: &TestProgram) -> Command {
     let mut command = Command::new(&program.file);
-    command.current_dir(&program.dir).env("CARGO_MANIFEST_DIR", &program.dir).args(&options.arguments);
-    let limit = Duration::from_secs(60 * options.limit_min);
-    let (ended, printed) = shell::run_limited(&mut command, limit)?;
-    let name = format!("{} {}", program.package, program.target);
-    let seconds = began.elapsed().as_secs_f64();
-    print!("{}", report_of(&name, seconds, &ended, &printed));
-    Ok(ended == Ended::Passed)
+    command.current_dir(&program.dir).env("CARGO_MANIFEST_DIR", &program.dir);
+    command
 }
 
-/// What is printed of a program that has ended. A program that told no result counts as one failed test.
-fn report_of(name: &str, seconds: f64, ended: &Ended, printed: &str) -> String {
-    let mut text = format!("\n     Running {name} ({seconds:.1} s)\n{printed}");
-    if !printed.ends_with('\n') {
-        text.push('\n');
+/// Runs one program; its output is printed in one piece, so that lines of two programs never mix.
+fn run_program<'a>(program: &'a TestProgram, options: &Options) -> Result<EndedProgram<'a>> {
+    let began = Instant::now();
+    let limit = Duration::from_secs(60 * options.limit_min);
+    let (ended, printed) = shell::run_limited(command(program).args(&options.arguments), limit)?;
+    let name = format!("{} {}", program.package, program.target);
+    println!("\n     Running {name} ({:.1} s)", began.elapsed().as_secs_f64());
+    let failed = if ended == Ended::Failed { failed_tests(&printed) } else { Vec::new() };
+    let is_lost = ended != Ended::Passed && failed.is_empty();
+    print!("{}", if is_lost { lost_report(&name, &ended, &printed) } else { open_report(&printed) });
+    Ok(EndedProgram { program, is_lost, failed })
+}
+
+/// Runs each failed test once more, alone, and lists those that passed then; `false` when one failed again.
+fn run_again(ended: &[EndedProgram<'_>], options: &Options) -> Result<bool> {
+    let mut passed = !ended.iter().any(|ended| ended.is_lost);
+    let mut unsteady = Vec::new();
+    for EndedProgram { program, failed, .. } in ended {
+        for test in failed {
+            let mut command = command(program);
+            command.args(&options.arguments).args(["--exact", test, "--test-threads=1"]);
+            let (ended, printed) =
+                shell::run_limited(&mut command, Duration::from_secs(60 * options.limit_min))?;
+            let name = format!("{} {} {test}", program.package, program.target);
+            println!("\n     Running {name} once more, alone");
+            match ended {
+                Ended::Passed => unsteady.push(name.clone()),
+                _ => passed = false,
+            }
+            let told = printed.lines().any(|line| line.starts_with("test result: "));
+            print!("{}", if told { printed } else { lost_report(&name, &ended, &printed) });
+        }
     }
-    let told = printed.lines().any(|line| line.starts_with("test result: FAILED"));
-    if *ended != Ended::Passed && !told {
-        let why = if *ended == Ended::TimedOut {
-            "was stopped at its time limit"
-        } else {
-            "ended without a result"
-        };
-        text +=
-            &format!("test {name} {why} ... FAILED\ntest result: FAILED. 0 passed; 1 failed; 0 ignored\n");
+    for name in unsteady {
+        println!("suite: note: {name} failed beside other programs, and passed alone");
+    }
+    Ok(passed)
+}
+
+/// The names of the tests that libtest says have failed.
+fn failed_tests(printed: &str) -> Vec<String> {
+    let name = |line: &str| Some(line.strip_prefix("test ")?.strip_suffix(" ... FAILED")?.to_owned());
+    let mut names: Vec<String> = printed.lines().filter_map(name).collect();
+    // A test that runs others prints their lines, too.
+    names.sort_unstable();
+    names.dedup();
+    names
+}
+
+/// The output of a program whose failed tests run again: their verdict is not one yet, and `./test` counts the others.
+fn open_report(printed: &str) -> String {
+    let mut text = String::new();
+    let mut passed = None;
+    for line in printed.lines() {
+        let is_verdict =
+            line.starts_with("test result: FAILED") || line.starts_with("test ") && line.ends_with(" FAILED");
+        if line.starts_with("test result: FAILED") {
+            passed = line.split(' ').nth(3).and_then(|number| number.parse::<u64>().ok());
+        }
+        text += &format!("{}{line}\n", if is_verdict { "  | " } else { "" });
+    }
+    if let Some(passed) = passed {
+        text += &format!("test result: ok. {passed} passed; 0 failed; 0 ignored\n");
     }
     text
+}
+
+/// The output of a program that told no result, which counts as one failed test.
+fn lost_report(name: &str, ended: &Ended, printed: &str) -> String {
+    let why =
+        if *ended == Ended::TimedOut { "was stopped at its time limit" } else { "ended without a result" };
+    let end = if printed.is_empty() || printed.ends_with('\n') { "" } else { "\n" };
+    format!(
+        "{printed}{end}test {name} {why} ... FAILED\ntest result: FAILED. 0 passed; 1 failed; 0 ignored\n"
+    )
 }
 
 #[cfg(test)]
@@ -198,7 +262,26 @@ mod tests {
         };
         let (_first, one) = program(&meet("a", "b"));
         let (_second, two) = program(&meet("b", "a"));
-        assert!(run_all(&[one, two], 2, &options()).unwrap());
+        let programs = [one, two];
+        assert!(run_all(&programs, 2, &options()).unwrap().iter().all(|ended| !ended.is_lost));
+    }
+
+    /// A libtest program in the shell: its one test passes from the second run on, or never.
+    fn unsteady(recovers: bool) -> (tempfile::TempDir, TestProgram) {
+        let verdict = "if [ -e ran ] && RECOVERS; then echo 'test a ... ok'; echo 'test result: ok. 1 passed; 0 failed'; exit 0; fi
+            touch ran; echo 'test a ... FAILED'; echo 'test result: FAILED. 4 passed; 1 failed'; exit 101";
+        program(&verdict.replace("RECOVERS", if recovers { "true" } else { "false" }))
+    }
+
+    #[test]
+    fn a_failed_test_is_judged_alone() {
+        for recovers in [true, false] {
+            let (_dir, program) = unsteady(recovers);
+            let programs = [program];
+            let ended = run_all(&programs, 1, &options()).unwrap();
+            assert_eq!((ended[0].is_lost, &ended[0].failed), (false, &vec!["a".to_owned()]));
+            assert_eq!(run_again(&ended, &options()).unwrap(), recovers);
+        }
     }
 
     #[test]
@@ -206,20 +289,31 @@ mod tests {
         let done = tempfile::tempdir().unwrap();
         let (_first, bad) = program("exit 1");
         let (_second, good) = program(&format!("touch {}", done.path().join("ran").display()));
-        assert!(!run_all(&[bad, good], 1, &options()).unwrap());
+        let programs = [bad, good];
+        let ended = run_all(&programs, 1, &options()).unwrap();
         assert!(done.path().join("ran").exists());
+        assert!(!run_again(&ended, &options()).unwrap());
+    }
+
+    #[test]
+    fn an_open_verdict_is_not_counted() {
+        let printed =
+            "test a ... FAILED\ntest b ... ok\ntest result: FAILED. 41 passed; 1 failed; 2 ignored\n";
+        let text = open_report(printed);
+        assert_eq!(text.lines().filter(|line| line.starts_with("test result: ")).count(), 1, "{text}");
+        assert!(text.ends_with("test result: ok. 41 passed; 0 failed; 0 ignored\n"), "{text}");
+        assert!(!text.lines().any(|line| line.starts_with("test a")), "{text}");
+        let passed = "test b ... ok\ntest result: ok. 1 passed; 0 failed; 0 ignored\n";
+        assert_eq!(open_report(passed), passed);
     }
 
     #[test]
     fn a_program_without_a_result_counts_as_a_failed_test() {
-        let text = report_of("p t", 1.0, &Ended::Failed, "running 3 tests");
-        assert!(text.contains("test p t ended without a result ... FAILED"), "{text}");
+        let text = lost_report("p t", &Ended::Failed, "running 3 tests");
+        assert!(text.contains("\ntest p t ended without a result ... FAILED\n"), "{text}");
         assert!(text.ends_with("test result: FAILED. 0 passed; 1 failed; 0 ignored\n"), "{text}");
-        let text =
-            report_of("p t", 1.0, &Ended::Failed, "test result: FAILED. 2 passed; 1 failed; 0 ignored\n");
-        assert_eq!(text.matches("test result").count(), 1, "{text}");
-        let text = report_of("p t", 1.0, &Ended::TimedOut, "");
-        assert!(text.contains("was stopped at its time limit"), "{text}");
+        let text = lost_report("p t", &Ended::TimedOut, "");
+        assert!(text.starts_with("test p t was stopped at its time limit"), "{text}");
     }
 
     #[test]
