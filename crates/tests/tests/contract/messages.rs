@@ -126,7 +126,7 @@ pub(crate) fn send_all(net: &Net, send: Comm, seeds: usize) {
 /// Receives what `send_all` sends, into buffers whose lengths are made of those of their messages.
 pub(crate) fn recv_all(net: &Net, recv: Comm, seeds: usize, room: impl Fn(usize) -> usize) {
     let lengths = lengths();
-    let bufs: Vec<Buf> = lengths.iter().map(|&len| Buf::new(room(len))).collect();
+    let bufs: Vec<Buf> = lengths.iter().map(|&len| Buf::new(room(len).max(1))).collect();
     let mut requests: Vec<(usize, Request)> = Vec::new();
     let done = |(at, request): (usize, Request)| {
         let len = lengths[at];
@@ -139,7 +139,7 @@ pub(crate) fn recv_all(net: &Net, recv: Comm, seeds: usize, room: impl Fn(usize)
         if requests.len() == 8 {
             done(requests.remove(0));
         }
-        let piece = Piece { addr: buf.addr(), len: buf.len(), tag: at as i32, mr };
+        let piece = Piece { addr: buf.addr(), len: room(lengths[at]), tag: at as i32, mr };
         requests.push((at, net.recv(recv, &[piece])));
     }
     requests.into_iter().for_each(done);
