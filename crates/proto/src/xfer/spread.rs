@@ -393,6 +393,8 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
         /// So no line of NCCL's LL128 protocol is cut, whose flag could arrive before its data by another link.
         #[test]
         fn pieces_start_at_multiples_of_a_line(
