@@ -39,8 +39,9 @@ const STATES: [(&str, &[&str]); 23] = [
     ("split 2d", &["shmem_team_split_2d"]),
 ];
 
-/// Sends by which a PE of a job of ours meets the others, after the one that says who it is.
-const SENDS: std::ops::RangeInclusive<u32> = 4..=10;
+/// Sends by which a PE of a job of ours meets the others. Four come before them that list the host's interfaces, for their addresses and for their
+/// speeds, and one that says who the PE is.
+const SENDS: std::ops::RangeInclusive<u32> = 6..=12;
 
 /// Waits for all, and ends them at the limit: what they printed, and when they ended.
 fn watch(mut children: Vec<Child>) -> (Vec<Output>, Vec<Option<Instant>>) {
