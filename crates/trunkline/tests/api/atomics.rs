@@ -153,6 +153,8 @@ fn threads_have_contexts_of_their_own() {
                         for at in 0..100 {
                             context.fetch_inc(other, sum).unwrap();
                             context.put(other, data.at(thread), &[[round + at; 200]]).unwrap();
+                            // Puts to the same place have no order over several NICs.
+                            context.fence().unwrap();
                         }
                         context.quiet().unwrap();
                     });
