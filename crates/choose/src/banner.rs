@@ -10,6 +10,9 @@ use trunkline_proto::pool::config::Sharing;
 
 use crate::GpuNote;
 
+/// The commit that this was built from, or why it is not known.
+pub const COMMIT: &str = env!("TRUNKLINE_BUILT_FROM");
+
 /// Version and commit.
 pub const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), " (commit ", env!("TRUNKLINE_BUILT_FROM"), ")");
 

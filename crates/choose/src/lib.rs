@@ -17,7 +17,7 @@ mod running;
 mod unused;
 mod wait;
 
-pub use banner::{Banner, FrontEnd, VERSION};
+pub use banner::{Banner, COMMIT, FrontEnd, VERSION};
 pub use config::{near, ofi_config, soft_config, verbs_config};
 pub use error::{ChooseError, JobError};
 pub use gpudirect::{GpuNote, meet_ofi, meet_verbs};

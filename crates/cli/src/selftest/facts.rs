@@ -11,8 +11,6 @@ use serde::Serialize;
 use super::hardware::{GpuDriver, HostHardware, line, list};
 use crate::sweep::machine;
 
-/// The commit that this program was built from, where the build says it.
-const COMMIT: Option<&str> = option_env!("TRUNKLINE_COMMIT");
 /// Variables that change what is measured.
 const SETTINGS: [&str; 5] = ["TRUNKLINE_", "NCCL_", "RCCL_", "FI_", "MLX5_"];
 /// Those of them that belong to a job or a test, and may be secret.
@@ -62,12 +60,8 @@ pub(crate) fn collect_facts(hardware: &HostHardware, names: bool) -> Vec<HostFac
     facts
 }
 
-pub(crate) fn commit() -> &'static str {
-    COMMIT.unwrap_or("unknown")
-}
-
 fn version() -> String {
-    format!("{}, commit {}", env!("CARGO_PKG_VERSION"), commit())
+    format!("{}, commit {}", env!("CARGO_PKG_VERSION"), trunkline_choose::COMMIT)
 }
 
 fn joined_or_none<T: AsRef<str>>(words: &[T], between: &str) -> String {
