@@ -16,7 +16,7 @@ use cargo_metadata::Message;
 use crate::shell::{self, Ended};
 use crate::workspace::Workspace;
 
-/// Programs that take longest, in order: what begins last would otherwise be what everything waits for.
+/// The programs that take longest, in order. They begin first, or the whole run would wait for the last of them.
 const LONGEST: [(&str, &str); 7] = [
     ("tests", "main"),
     ("trunkline", "api"),
@@ -30,7 +30,7 @@ const LONGEST: [(&str, &str); 7] = [
 /// Programs that measure the machine's rates, or all of its processes: they run alone, after the others.
 const ALONE: [(&str, &str); 1] = [("devq", "lines")];
 
-/// What to run.
+/// Arguments of `cargo xtask suite`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
     /// Only unit tests: those inside libraries and commands
@@ -61,7 +61,7 @@ pub(crate) struct TestProgram {
 }
 
 impl TestProgram {
-    /// What a program's place among the others follows from.
+    /// The program's place in the order.
     fn rank(&self) -> usize {
         let is_it = |(package, target): &(&str, &str)| self.package == *package && self.target == *target;
         LONGEST.iter().position(is_it).unwrap_or(LONGEST.len())
