@@ -1,4 +1,4 @@
-//! What a process says once when it starts: version, commit, front end, fabric, NICs, rails, sharing. Made by front ends; opens nothing.
+//! The banner that a process logs once when it starts: version, commit, front end, fabric, NICs, rails, sharing. Made by front ends; opens nothing.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -19,7 +19,7 @@ pub const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), " (commit ", env!("
 /// Whether this process has said it.
 static SAID: AtomicBool = AtomicBool::new(false);
 
-/// What is told of a NIC of which nobody asked whether it reaches memory of GPUs.
+/// The banner's note on a NIC whose reach of GPU memory was not asked for.
 const HOST_MEMORY: &str = "not used, memory of the host alone is registered";
 
 /// The interface by which a program uses Trunkline.
@@ -88,7 +88,7 @@ impl Banner<'_> {
     }
 }
 
-/// What is below a NIC.
+/// The link layer of a NIC, as the banner shows it.
 fn link_layer(params: &Params, fabric: &str, nic: &str) -> String {
     match (fabric, params.fabric) {
         ("soft", FabricName::SoftShm) => "shared memory".to_owned(),

@@ -1,4 +1,4 @@
-//! Why a device is not used, and what helps. Pure: facts in, one cause out; asked by `unused` for each device.
+//! Why a device is not used, and the remedy. Pure: facts in, one cause out; asked by `unused` for each device.
 
 use std::fmt;
 use std::io;
@@ -35,7 +35,7 @@ pub(crate) enum UnusedCause {
     NodeAbsent(PathBuf),
     /// Its node cannot be opened.
     NodeRefused(PathBuf, io::ErrorKind),
-    /// No port is active; the first of them, and what it is instead.
+    /// No port is active; the first of them, and its state.
     PortDown { port: u32, state: String },
     /// An active port has no address that reaches beyond its own cable.
     NoRoutableGid(u32),
@@ -45,13 +45,13 @@ pub(crate) enum UnusedCause {
     RdmaCgroup(CgroupLimit),
     /// libfabric does not open it.
     Libfabric { provider: &'static str, why: String },
-    /// Nothing is against it but that nobody asks for it.
+    /// It could be used, and no setting asks for it.
     NotDefault,
     /// It was asked for, and could not be opened.
     NotOpened,
 }
 
-/// What users and libraries say of devices.
+/// The settings, libraries and limits by which a device is judged.
 pub(crate) struct Circumstances<'a> {
     /// `NCCL_IB_DISABLE` is 1.
     pub(crate) disabled: bool,
@@ -103,7 +103,7 @@ fn exclusion(device: &HostDevice, about: &Circumstances<'_>) -> Option<&'static 
     (!taken && !planted("unused-warns-of-excluded")).then_some("NCCL_IB_HCA leaves it out")
 }
 
-/// What keeps rdma-core from using a device.
+/// The first obstacle that keeps rdma-core from using a device.
 fn obstacle(device: &HostDevice, about: &Circumstances<'_>) -> Option<UnusedCause> {
     if planted("unused-looks-at-limits-first")
         && let Some(cause) = of_limits(device, about)
@@ -144,7 +144,7 @@ fn of_node(device: &HostDevice) -> Option<UnusedCause> {
     Some(UnusedCause::NodeRefused(path.clone(), error.kind()))
 }
 
-/// What keeps all ports that users leave in; a device is used if one of them can be.
+/// The obstacle of all ports that users leave in; a device is used if one of them can be.
 fn of_ports(device: &HostDevice, about: &Circumstances<'_>) -> Option<UnusedCause> {
     let taken = || device.ports.iter().filter(|port| about.filter.takes(&device.name, port.number));
     let mut active = taken().filter(|port| port.state == ACTIVE).peekable();
@@ -168,12 +168,12 @@ fn of_limits(device: &HostDevice, about: &Circumstances<'_>) -> Option<UnusedCau
 }
 
 impl UnusedCause {
-    /// Whether users have chosen so: nobody needs to be warned.
+    /// Whether users have chosen so, and need no warning.
     pub(crate) fn is_chosen(&self) -> bool {
         matches!(self, Self::Excluded(_) | Self::BesideUsed(_))
     }
 
-    /// What helps.
+    /// The remedy.
     pub(crate) fn remedy(&self) -> String {
         match self {
             Self::Excluded(_) => "unset the variable to use it",

@@ -70,7 +70,7 @@ pub fn soft_config(params: &Params, addresses: Vec<IpAddr>) -> SoftConfig {
     }
 }
 
-/// What software NICs report: the speeds of their interfaces. One that the kernel does not list any more counts as unknown.
+/// The speeds that software NICs report: those of their interfaces. One that the kernel does not list any more counts as unknown.
 fn speeds(params: &Params, addresses: &[IpAddr], nics: usize) -> Vec<u32> {
     if params.mutant.is("soft-speed-constant") {
         return vec![200_000; nics];

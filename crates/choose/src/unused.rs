@@ -21,9 +21,9 @@ pub struct UnusedDevice {
     pub driver: String,
     /// Why it is not used.
     pub cause: String,
-    /// What helps.
+    /// The remedy.
     pub remedy: String,
-    /// Whether nobody needs to be warned: users have excluded it, or others are used.
+    /// Whether users need no warning: they have excluded it, or others are used.
     pub is_expected: bool,
 }
 
@@ -31,7 +31,7 @@ pub struct UnusedDevice {
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct UnusedDevices(Vec<UnusedDevice>);
 
-/// What is used: a fabric by the name that users know, and the names of its NICs.
+/// The fabric that is used, by the name that users know, and the names of its NICs.
 #[derive(Clone, Copy, Debug)]
 pub struct UsedFabric<'a> {
     /// `verbs`, or `ofi:efa`.
@@ -59,7 +59,7 @@ impl UnusedDevices {
         }
         let config = verbs_config(params)?;
         let asked = params.fabric == FabricName::Verbs;
-        // To open a library is not for devices that nobody misses.
+        // The library is opened only if a device should be used and is not.
         let of_verbs =
             |device: &HostDevice| matches!(device.kind, DeviceKind::Hardware | DeviceKind::Software);
         let wants_list = devices.iter().any(of_verbs) && (asked || used.is_none() && !config.disabled);

@@ -242,7 +242,7 @@ impl Pair<'_> {
     /// Eight messages each way, every byte looked at.
     fn check(&mut self, rank: usize, seed: u64, bytes: usize) -> Result<u64, LinkError> {
         let block = |rank: usize, slot: usize| (rank * STEPS_IN_FLIGHT + slot) as u64;
-        // What a receive has behind its message stays as it was.
+        // The bytes of a receive behind its message stay as they were.
         let rest = self.receive_min.saturating_sub(bytes).min(REST_CHECKED);
         for slot in 0..STEPS_IN_FLIGHT {
             // SAFETY: no message is in flight.

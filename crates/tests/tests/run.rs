@@ -141,7 +141,7 @@ pub(crate) fn scenario(name: &'static str) -> Setting {
     Setting {
         scenario: name,
         version: 12,
-        // What the machine's own devices are is no matter of a scenario that names no fabric.
+        // The machine's own devices must not change a scenario that names no fabric.
         env: vec![
             ("TRUNKLINE_FUSE".to_owned(), "all".into()),
             ("TRUNKLINE_HOST_ROOT".to_owned(), NO_DEVICES.into()),

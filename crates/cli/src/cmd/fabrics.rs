@@ -98,7 +98,7 @@ impl Ofi {
     }
 }
 
-/// How the fabric was chosen where nobody asked for one.
+/// How the fabric was chosen where no setting names one.
 #[derive(Default)]
 struct Choice {
     /// Why libfabric was taken, or not.

@@ -40,7 +40,7 @@ impl ChosenFabric {
         self.number == other.number && (same || self.qualifier().is_empty() || other.qualifier().is_empty())
     }
 
-    /// What narrows the fabric down; empty if nothing does.
+    /// The qualifier that narrows the fabric down; empty if there is none.
     #[must_use]
     pub fn qualifier(&self) -> &str {
         let used = self.qualifier.iter().position(|&byte| byte == 0).unwrap_or(QUALIFIER_MAX);

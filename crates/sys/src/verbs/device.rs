@@ -182,7 +182,7 @@ pub struct PortAttr {
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub struct PortAttrEx {
-    /// What older versions have, too.
+    /// The attributes that older versions have, too.
     pub attr: PortAttr,
     /// Speed of a lane, a bit, where it does not fit into `active_speed`: XDR is 256. 0 otherwise.
     pub active_speed_ex: u32,

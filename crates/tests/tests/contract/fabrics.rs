@@ -9,7 +9,7 @@ scenarios! {
     connecting_to_another_fabric_names_both,
 }
 
-/// What the two processes chose, with a blank between them.
+/// The choices of the two processes, with a blank between them.
 const CHOICES: &str = "TEST_CHOICES";
 
 fn connecting_to_another_fabric_names_both(mut scene: Scene) {

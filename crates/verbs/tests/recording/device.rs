@@ -62,7 +62,7 @@ pub(crate) struct Limits {
     pub(crate) inline: u32,
     /// Blocks of 64 bytes in a queue of requests, as mlx5 counts them.
     pub(crate) blocks: u32,
-    /// What a queue pair beyond that is refused with.
+    /// The error that refuses a queue pair beyond that.
     pub(crate) refusal: c_int,
     /// The table of the port's addresses.
     pub(crate) gids: [Option<IpAddr>; 2],
