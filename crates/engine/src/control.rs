@@ -3,12 +3,11 @@
 //! Driven from the calls that set up and close, and now and then from lanes that wait; never from a thread of ours.
 
 use std::collections::{HashMap, VecDeque};
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use trunkline_fabric::{
-    self as fabric, Host, Level, Oob, OobAddress, OobError, OobListener, OobStream, Rail,
+    self as fabric, Host, Level, Oob, OobAddress, OobError, OobListener, OobStream, PassedFd, Rail,
 };
 use trunkline_proto::conn::{Accepting, ConnectStep, Connecting};
 use trunkline_proto::counters::Tally;
@@ -101,7 +100,7 @@ pub(crate) struct Listen {
 /// An OPEN that waits for accept.
 pub(crate) struct Asked {
     pub(crate) open: Open,
-    pub(crate) fd: Option<OwnedFd>,
+    pub(crate) fd: Option<PassedFd>,
     pub(crate) stream: SlotId,
     pub(crate) peer: Arc<Peer>,
 }
@@ -138,7 +137,7 @@ pub(crate) struct Attempt<R: Rail> {
     pub(crate) place: Option<Place>,
     pub(crate) open: Open,
     pub(crate) lane: Option<(SendLane, Made<R>)>,
-    pub(crate) reply: Option<(Reply, Option<OwnedFd>)>,
+    pub(crate) reply: Option<(Reply, Option<PassedFd>)>,
     /// The link is connected as the reply says, and may not be up yet.
     pub(crate) joined: bool,
     pub(crate) comm: Option<CommId>,
@@ -227,7 +226,7 @@ impl<H: Host, R: Rail> Control<H, R> {
     }
 
     /// Sends a frame; a stream that cannot take it is gone, which its receiving side notices.
-    pub(crate) fn send(&mut self, stream: SlotId, frame: &Frame, fd: Option<OwnedFd>) {
+    pub(crate) fn send(&mut self, stream: SlotId, frame: &Frame, fd: Option<PassedFd>) {
         if let Some(stream) = self.streams.get_mut(stream) {
             // The error comes again, for good, from the next receive.
             let _ = stream.io.send(fabric::Frame { bytes: frame.to_bytes(), fd });
@@ -500,7 +499,7 @@ impl<H: Host, R: Rail> Control<H, R> {
         stream: SlotId,
         peer: Arc<Peer>,
         open: Open,
-        fd: Option<OwnedFd>,
+        fd: Option<PassedFd>,
     ) {
         let (conn, turn) = (open.conn, open.share.turn);
         let mutant = around.params.mutant;
@@ -538,7 +537,7 @@ impl<H: Host, R: Rail> Control<H, R> {
         listen.pending.push_back(Asked { open, fd, stream, peer });
     }
 
-    fn on_result(&mut self, around: &Around<'_, H>, stream: SlotId, reply: Reply, fd: Option<OwnedFd>) {
+    fn on_result(&mut self, around: &Around<'_, H>, stream: SlotId, reply: Reply, fd: Option<PassedFd>) {
         let (conn, mutant) = (reply.conn, around.params.mutant);
         let Some(attempt) = self.attempts.get_mut(SlotId::from_bits(conn)) else {
             if mutant.is("control-forgets-closed") {

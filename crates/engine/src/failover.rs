@@ -2,11 +2,10 @@
 //! ends before what it had not carried is sent over the others, and it is asked for again later. Called when a lane is
 //! polled; what it says goes out on the control stream.
 
-use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
 
 use trunkline_fabric::{
-    Fabric, Host, Level, LinkAddress, LinkError, LinkId, Links as _, Op, Rail, Remote, Source,
+    Fabric, Host, Level, LinkAddress, LinkError, LinkId, Links as _, Op, PassedFd, Rail, Remote, Source,
 };
 use trunkline_proto::conn::{DownStep, LinkStep, OpenStep};
 use trunkline_proto::counters::Tally;
@@ -476,7 +475,7 @@ impl Open {
         rails: &mut Rails<impl Rail>,
         at: usize,
         asked: LinkOpen,
-        fd: Option<OwnedFd>,
+        fd: Option<PassedFd>,
         now: Instant,
     ) {
         let Side::Recv(lane) = &mut self.side else { return };
@@ -533,7 +532,7 @@ impl Open {
         rails: &mut Rails<impl Rail>,
         at: usize,
         result: LinkResult,
-        fd: Option<OwnedFd>,
+        fd: Option<PassedFd>,
     ) {
         let Side::Send(lane) = &mut self.side else { return };
         let path = lane.paths.get_mut(at);

@@ -215,7 +215,7 @@ impl World {
     }
 
     fn say_bytes(&mut self, bytes: Vec<u8>, fd: Option<std::os::fd::OwnedFd>) {
-        self.stream.with(|said| said.to.push_back(Frame { bytes, fd }));
+        self.stream.with(|said| said.to.push_back(Frame { bytes, fd: fd.map(Into::into) }));
     }
 
     fn send(&mut self, which: usize, offset: usize, passing: bool) {

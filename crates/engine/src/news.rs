@@ -2,17 +2,17 @@
 //! here until the lane is polled, because who reads the control stream does not own the lane.
 
 use std::collections::VecDeque;
-use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use spin::mutex::SpinMutex;
+use trunkline_fabric::PassedFd;
 use trunkline_proto::wire::frame::Frame;
 
 /// Words that may wait. What comes beyond is dropped; whoever waits for an answer says it again.
 const NEWS_MAX: usize = 32;
 
 /// A frame, and a descriptor that comes with it.
-pub(crate) type Word = (Frame, Option<OwnedFd>);
+pub(crate) type Word = (Frame, Option<PassedFd>);
 
 /// What the peer said.
 #[derive(Debug, Default)]

@@ -2,13 +2,12 @@
 //! operating system; the simulator's comes from a seed.
 
 use std::io;
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use trunkline_mem::Page;
 use trunkline_proto::time::Instant;
 
-use crate::OobError;
+use crate::{OobError, PassedFd};
 
 /// The machine a process runs on.
 pub trait Host: Send + Sync + 'static {
@@ -107,8 +106,9 @@ pub trait OobListener: Send + 'static {
 pub struct Frame {
     /// The message, at most [`Frame::MAX`] bytes.
     pub bytes: Vec<u8>,
-    /// A descriptor handed over.
-    pub fd: Option<OwnedFd>,
+    /// A descriptor that was handed over. A stream that returns one names the process at its other end as the sender, whatever the frame said
+    /// when it was sent.
+    pub fd: Option<PassedFd>,
 }
 
 impl Frame {

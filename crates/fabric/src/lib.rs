@@ -19,6 +19,7 @@ mod error;
 mod fabric;
 mod host;
 mod op;
+mod passed;
 mod rail;
 mod register;
 mod split;
@@ -31,6 +32,7 @@ pub use error::{DeregisterError, LinkError, OobError, OpenError, PostError, Regi
 pub use fabric::{Fabric, Nic};
 pub use host::{Frame, Host, HostPage, Level, Oob, OobAddress, OobListener, OobStream};
 pub use op::{CqId, Extent, Match, Op, Remote, Source};
+pub use passed::{PassedFd, PeerProcess};
 pub use rail::{Cq, LinkAddress, LinkId, Links, Rail, RailConfig, RecvOrder, Wake};
 pub use register::{
     Access, Bounce, Ctrl, Data, Exported, Heap, Keys, LocalKey, Mr, Purpose, Registrar, RemoteKey, Role,

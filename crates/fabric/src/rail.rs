@@ -1,12 +1,11 @@
 //! An open NIC port: links, one completion queue, one owner at a time. The engine calls it under its lane's claim;
 //! no method blocks, spins, logs or (after set-up) allocates.
 
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use trunkline_proto::time::Duration;
 
-use crate::{Caps, Completion, CqId, LinkError, Op, PostError, Registrar};
+use crate::{Caps, Completion, CqId, LinkError, Op, PassedFd, PostError, Registrar};
 
 /// A reliable connection from a rail to one remote rail, by its number on this rail.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
@@ -52,8 +51,9 @@ pub struct RailConfig {
 pub struct LinkAddress {
     /// The fabric's own bytes, at most [`LinkAddress::BYTES_MAX`].
     pub bytes: Vec<u8>,
-    /// A descriptor to hand over, where the two share a host.
-    pub fd: Option<OwnedFd>,
+    /// A descriptor to hand over, where the two share a host. The fabric that connects to this address believes only the descriptor's sender
+    /// about which process the link is of.
+    pub fd: Option<PassedFd>,
 }
 
 impl LinkAddress {

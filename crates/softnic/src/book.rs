@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::error::Planted;
+use crate::peer_memory::PeerMemory;
 use crate::process::Process;
 use crate::segment::Segment;
 
@@ -79,7 +80,7 @@ impl Side {
 
 /// The pins of one link.
 pub(crate) struct Pins {
-    peer: Arc<Process>,
+    peer: PeerMemory,
     offers: Side,
     grants: Side,
     /// The link is gone.
@@ -88,13 +89,18 @@ pub(crate) struct Pins {
 
 impl Pins {
     /// None yet. `out` is the segment this side writes records to, `own` the one it reads them from.
-    pub(crate) fn new(peer: Arc<Process>, out: Arc<Segment>, own: Arc<Segment>) -> Self {
+    pub(crate) fn new(peer: PeerMemory, out: Arc<Segment>, own: Arc<Segment>) -> Self {
         let (offers, grants) = (Side::new(Copier::Target, out), Side::new(Copier::Initiator, own));
         Self { peer, offers, grants, ended: AtomicBool::new(false) }
     }
 
     /// The process at the other end.
     pub(crate) fn peer(&self) -> &Process {
+        self.peer.process()
+    }
+
+    /// Its memory.
+    pub(crate) fn memory(&self) -> &PeerMemory {
         &self.peer
     }
 
@@ -123,18 +129,18 @@ impl Pins {
 
     /// Closes everything; whether the peer still writes to memory of this side.
     pub(crate) fn still_written(&self) -> bool {
-        self.grants.close(|_| true, &self.peer)
+        self.grants.close(|_| true, self.peer())
     }
 
     /// Closes everything; whether the peer is still inside a copy.
     pub(crate) fn busy(&self) -> bool {
-        let read = self.offers.close(|_| true, &self.peer);
+        let read = self.offers.close(|_| true, self.peer());
         self.still_written() || read
     }
 
     fn busy_with(&self, key: u64) -> bool {
-        let read = self.offers.close(|pin| pin.key == key, &self.peer);
-        self.grants.close(|pin| pin.key == key, &self.peer) || read
+        let read = self.offers.close(|pin| pin.key == key, self.peer());
+        self.grants.close(|pin| pin.key == key, self.peer()) || read
     }
 }
 
@@ -164,7 +170,7 @@ impl Book {
     /// link ends after it has been.
     pub(crate) fn end_link(&self, ended: &Arc<Pins>, limit: Duration) {
         if ended.busy() && ended.still_written() {
-            let _ = wait(limit, || ended.still_written().then(|| ended.peer.pid()));
+            let _ = wait(limit, || ended.still_written().then(|| ended.peer().pid()));
         }
         ended.ended.store(true, Ordering::Relaxed);
         self.lock().retain(|pins| !pins.ended.load(Ordering::Relaxed) || pins.busy());
@@ -177,7 +183,7 @@ impl Book {
             let mut inside = None;
             for pins in self.lock().iter() {
                 if pins.busy_with(key) {
-                    inside = Some(pins.peer.pid());
+                    inside = Some(pins.peer().pid());
                 }
             }
             inside.filter(|_| !self.no_wait.is_on())

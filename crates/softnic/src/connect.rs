@@ -7,13 +7,14 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Instant;
 
-use trunkline_fabric::{LinkAddress, LinkError, LinkId, Links};
+use trunkline_fabric::{LinkAddress, LinkError, LinkId, Links, PassedFd};
 
 use crate::book::Pins;
 use crate::direct::Direct;
 use crate::ladder::State;
 use crate::nic::Berth;
-use crate::qp::{Qp, Wire};
+use crate::peer_memory::{LinkProof, PeerMemory, ProofWord};
+use crate::qp::{Names, Qp, Wire};
 use crate::record::INLINE;
 use crate::register::random;
 use crate::ring::{Consumer, Producer, side};
@@ -23,7 +24,7 @@ use crate::{CopyMode, SoftRail, WireMode};
 use trunkline_proto::chooser;
 
 const MAGIC: [u8; 8] = *b"TLSOFTNC";
-const VERSION: u16 = 5;
+const VERSION: u16 = 6;
 /// Bytes of an address.
 const BYTES: usize = 120;
 /// Most receives a peer may name.
@@ -42,16 +43,12 @@ pub(crate) struct Address {
     pub(crate) start: u64,
     /// Sizes of the segment.
     pub(crate) geometry: Geometry,
-    /// Process number, as its owner sees it.
-    pub(crate) pid: u32,
     /// Receives it may post, which bounds its grants.
     pub(crate) receives: u32,
     /// Reads it executes at once.
     pub(crate) reads: u32,
-    /// Address of a word in its process,
-    pub(crate) probe: u64,
-    /// and what the word holds.
-    pub(crate) proof: u64,
+    /// Shows whoever reads it that it reads the memory of the link's own process.
+    pub(crate) proof: LinkProof,
     /// Names the link to whoever dials.
     pub(crate) token: Token,
     /// Operations it may have outstanding.
@@ -69,11 +66,11 @@ impl Address {
         out.extend_from_slice(&self.number.to_le_bytes());
         out.extend_from_slice(&self.fabric);
         out.extend_from_slice(&self.start.to_le_bytes());
-        for word in [self.geometry.slots(), self.geometry.payload(), self.pid, self.receives, self.reads, 0] {
+        for word in [self.geometry.slots(), self.geometry.payload(), 0, self.receives, self.reads, 0] {
             out.extend_from_slice(&word.to_le_bytes());
         }
-        out.extend_from_slice(&self.probe.to_le_bytes());
-        out.extend_from_slice(&self.proof.to_le_bytes());
+        out.extend_from_slice(&self.proof.addr.to_le_bytes());
+        out.extend_from_slice(&self.proof.word.to_le_bytes());
         out.extend_from_slice(&self.token);
         out.extend_from_slice(&self.depth.to_le_bytes());
         let (family, octets) = match self.door.map(|door| door.ip()) {
@@ -108,7 +105,7 @@ impl Address {
         token.copy_from_slice(&bytes[80..96]);
         let geometry = Geometry::new(word(40), word(44)).ok_or("its ring sizes are not usable")?;
         let (receives, reads) = (word(52), word(56));
-        if receives > RECEIVES || reads == 0 || word(60) != 0 {
+        if receives > RECEIVES || reads == 0 || word(48) != 0 || word(60) != 0 {
             return Err("its limits are not usable");
         }
         Ok(Self {
@@ -117,11 +114,9 @@ impl Address {
             fabric,
             start: long(32),
             geometry,
-            pid: word(48),
             receives,
             reads,
-            probe: long(64),
-            proof: long(72),
+            proof: LinkProof { addr: long(64), word: long(72) },
             token,
             depth: word(96),
             door: parse_door(&bytes)?,
@@ -169,9 +164,19 @@ impl SoftRail {
             }
         };
         let token = random().map_err(system("getrandom"))?;
+        let word = random().map_err(system("getrandom"))?;
+        let names = Names {
+            token,
+            proof: ProofWord::new(match self.shared.one_proof.is_on() {
+                true => 1,
+                false => u128::from_le_bytes(word) as u64,
+            }),
+            own: self.shared.own_links.add(token),
+            door: self.door()?,
+        };
         let qp = Qp::new(
             (link, berth),
-            (token, self.door()?),
+            names,
             rx,
             Arc::clone(&self.cq),
             &self.config,
@@ -181,18 +186,42 @@ impl SoftRail {
         Ok(qp)
     }
 
-    fn choose(&self, peer: &Address, same_host: bool) -> Result<Wire, LinkError> {
+    /// How bytes travel to a peer. One that says it is a link of this fabric must be one, and this process must have handed its address over:
+    /// on such a link both ends use each other's tables of regions.
+    fn choose(&self, peer: &Address, passed: Option<&PassedFd>) -> Result<Wire, LinkError> {
         let wire = self.shared.config.wire;
-        if wire == WireMode::Tcp || (wire == WireMode::Auto && !same_host) {
+        if wire == WireMode::Tcp || (wire == WireMode::Auto && passed.is_none()) {
             return Ok(Wire::Tcp);
         }
-        if peer.fabric != self.shared.id || wire == WireMode::Shm {
+        if peer.fabric != self.shared.id {
+            return Ok(Wire::Shm);
+        }
+        if !passed.is_some_and(|passed| self.is_own(peer, passed)) {
+            return Err(LinkError::Address("it names a link of this process, and another process sent it"));
+        }
+        if wire == WireMode::Shm {
             return Ok(Wire::Shm);
         }
         if usize::from(peer.nic) >= self.shared.nics.len() {
             return Err(LinkError::Address("it names a NIC that does not exist"));
         }
         Ok(Wire::Mem)
+    }
+
+    /// Whether an address is of a link that this fabric has made, sent by this process itself.
+    fn is_own(&self, peer: &Address, passed: &PassedFd) -> bool {
+        let is_own = passed.is_own() && self.shared.own_links.contains(&peer.token);
+        is_own || self.shared.believes_echoes.is_on()
+    }
+
+    /// The memory of the process that handed an address over, for direct copies. `None` if the kernel does not name that process, or names this
+    /// one for a link of another fabric: such links stage their bytes.
+    fn peer_memory(&self, peer: &Address, passed: &mut PassedFd) -> Option<PeerMemory> {
+        if passed.is_own() && !self.is_own(peer, passed) {
+            return None;
+        }
+        let process = self.shared.process(passed.sender.take()?);
+        Some(PeerMemory::new(process, peer.proof))
     }
 
     /// Where other hosts' connections to this NIC come in, if they can.
@@ -230,27 +259,28 @@ impl SoftRail {
         &mut self,
         link: LinkId,
         peer: &Address,
-        fd: Option<OwnedFd>,
+        passed: Option<PassedFd>,
         wire: Wire,
     ) -> Result<(), LinkError> {
-        let fd = fd.ok_or(LinkError::Unreachable("it gave no shared memory"))?;
+        let mut passed = passed.ok_or(LinkError::Unreachable("it gave no shared memory"))?;
+        let config = &self.shared.config;
+        let is_direct = wire == Wire::Shm && config.copy != CopyMode::Staging && !config.delayed_visibility;
+        let memory = if is_direct { self.peer_memory(peer, &mut passed) } else { None };
         let Some(Some(qp)) = self.links.get_mut(link.0 as usize) else { return Err(LinkError::State) };
         let ready = qp.state.step(State::ReadyToReceive).ok_or(LinkError::State)?;
-        let segment = Segment::open(fd, peer.geometry)
+        let segment = Segment::open(passed.fd, peer.geometry)
             .map_err(system("mapping the peer's memory file"))?
             .ok_or(LinkError::Address("its memory file is not sealed or has the wrong size"))?;
         qp.state = ready;
         qp.wire = wire;
         let mut tx = Producer::new(segment, peer.start);
         tx.publish_mapped();
-        let config = &self.shared.config;
-        if wire == Wire::Shm && config.copy != CopyMode::Staging && !config.delayed_visibility {
-            let process = self.shared.process(peer.pid);
-            let reaches = process.proves(peer.probe, peer.proof);
+        if let Some(memory) = memory {
+            let reaches = memory.is_proven();
             if reaches {
                 qp.rx.publish_reach();
             }
-            let pins = Arc::new(Pins::new(process, Arc::clone(tx.segment()), Arc::clone(qp.rx.segment())));
+            let pins = Arc::new(Pins::new(memory, Arc::clone(tx.segment()), Arc::clone(qp.rx.segment())));
             tx.set_pins(Arc::clone(&pins));
             let limit = std::time::Duration::from_nanos(self.config.peer_time.0);
             qp.direct = Some(Direct::new(&self.shared, self.nic, pins, reaches, qp.start, limit));
@@ -307,21 +337,19 @@ impl Links for SoftRail {
             fabric: self.shared.id,
             start: qp.start,
             geometry: qp.rx.segment().geometry(),
-            pid: std::process::id(),
             receives: self.config.recv_depth,
             reads: self.shared.config.max_reads,
-            probe: std::ptr::from_ref(&*self.shared.probe).expose_provenance() as u64,
-            proof: *self.shared.probe,
+            proof: qp.proof.to_proof(),
             token: qp.token,
             depth: self.config.depth,
             door: qp.door.as_ref().map(|door| door.address()),
         };
-        Ok(LinkAddress { bytes: address.bytes(), fd })
+        Ok(LinkAddress { bytes: address.bytes(), fd: fd.map(PassedFd::own) })
     }
 
     fn connect(&mut self, link: LinkId, peer: LinkAddress) -> Result<(), LinkError> {
         let address = Address::parse(&peer.bytes).map_err(LinkError::Address)?;
-        match self.choose(&address, peer.fd.is_some())? {
+        match self.choose(&address, peer.fd.as_ref())? {
             Wire::Tcp => self.connect_stream(link, &address)?,
             wire => self.connect_ring(link, &address, peer.fd, wire)?,
         }

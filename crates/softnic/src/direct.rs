@@ -110,7 +110,7 @@ impl Direct {
             let to = unsafe { place.at.add(part.start as usize) };
             let bytes = (part.end - part.start) as usize;
             // SAFETY: the caller looked `place` up for `len` bytes, inside the guard.
-            let read = unsafe { self.pins.peer().read(to, addr.wrapping_add(part.start), bytes) };
+            let read = unsafe { self.pins.memory().read(to, addr.wrapping_add(part.start), bytes) };
             claim.pulled_all();
             if let Err(error) = read {
                 let dead = error.raw_os_error() == Some(libc::ESRCH) || self.pins.peer().is_dead();
@@ -128,7 +128,7 @@ impl Direct {
             let from = unsafe { place.at.add(part.start as usize) };
             let bytes = (part.end - part.start) as usize;
             // SAFETY: the caller looked `place` up for the record's bytes, inside the guard.
-            let wrote = unsafe { self.pins.peer().write(to.wrapping_add(part.start), from, bytes) };
+            let wrote = unsafe { self.pins.memory().write(to.wrapping_add(part.start), from, bytes) };
             claim.pushed_all(wrote.is_ok());
             if wrote.is_err() {
                 return;

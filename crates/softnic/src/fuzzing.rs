@@ -4,6 +4,7 @@
 use trunkline_proto::fuzzing::{Target, variants};
 
 use crate::connect::Address;
+use crate::peer_memory::LinkProof;
 use crate::record::{INLINE_U32, Payload, Record, Verb, WORDS};
 use crate::segment::Geometry;
 use crate::tcp::{FRAME_BYTES, Frame, FrameBody};
@@ -111,11 +112,9 @@ fn address_seeds() -> Vec<Vec<u8>> {
             fabric: [0x33; 16],
             start,
             geometry,
-            pid: 4242,
             receives,
             reads: 16,
-            probe: 0x7fff_0000_1000,
-            proof: 0x5555_aaaa,
+            proof: LinkProof { addr: 0x7fff_0000_1000, word: 0x5555_aaaa },
             token: [0x77; 16],
             depth: 512,
             door,

@@ -28,6 +28,8 @@ mod ladder;
 mod matched;
 mod method;
 mod nic;
+mod own_links;
+mod peer_memory;
 mod poll;
 mod process;
 mod qp;

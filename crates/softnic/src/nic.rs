@@ -8,13 +8,14 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Instant;
 
-use trunkline_fabric::{Abandoned, LinkError};
+use trunkline_fabric::{Abandoned, LinkError, PeerProcess};
 
 use crate::SoftConfig;
 use crate::book::Book;
 use crate::cq::Cqs;
 use crate::error::Planted;
 use crate::guard::Guards;
+use crate::own_links::OwnLinks;
 use crate::process::Process;
 use crate::register::{Table, random};
 use crate::tcp::Door;
@@ -122,8 +123,8 @@ pub(crate) struct Shared {
     pub(crate) guards: Guards,
     /// One for each open rail.
     pub(crate) cqs: Cqs,
-    /// A word that proves to a peer that it can read this process.
-    pub(crate) probe: Box<u64>,
+    /// Names of the links that were made here.
+    pub(crate) own_links: OwnLinks,
     /// When it was made.
     pub(crate) started: Instant,
     /// This process, as others see it.
@@ -135,6 +136,10 @@ pub(crate) struct Shared {
     /// A planted bug: retired keys are forgotten at once.
     pub(crate) no_retired: Planted,
     pub(crate) reads_after_errors: Planted,
+    /// A planted bug: all links have the same proof.
+    pub(crate) one_proof: Planted,
+    /// A planted bug: an address that this process has told is believed from whoever repeats it.
+    pub(crate) believes_echoes: Planted,
     /// A planted bug: all memory is taken for reachable by others.
     pub(crate) any_reachable: Planted,
 }
@@ -158,21 +163,24 @@ impl Shared {
             nics: std::iter::repeat_with(nic).take(config.nics).collect(),
             guards: Guards::new(),
             cqs: Cqs::new(u128::from_le_bytes(random()?) as u64),
-            probe: Box::new(u128::from_le_bytes(random()?) as u64 | 1),
+            own_links: OwnLinks::new(),
             started: Instant::now(),
             itself: Process::own(),
             peers: Mutex::default(),
             no_wait: Planted::named("soft-dereg-no-wait"),
             no_retired: Planted::named("soft-forgets-retired-keys"),
             reads_after_errors: Planted::named("soft-reads-after-errors"),
+            one_proof: Planted::named("soft-one-proof-for-all"),
+            believes_echoes: Planted::named("soft-believes-echoes"),
             any_reachable: Planted::named("soft-any-memory-reachable"),
             config,
             pipeline_qps,
         })
     }
 
-    /// The process with a number: one for all links to it, because watching it takes a descriptor.
-    pub(crate) fn process(&self, pid: u32) -> Arc<Process> {
+    /// The process that the kernel has named: one for all links to it, because watching it takes a descriptor.
+    pub(crate) fn process(&self, peer: PeerProcess) -> Arc<Process> {
+        let (pid, pidfd) = peer.into_parts();
         let mut peers = self.peers.lock().unwrap_or_else(PoisonError::into_inner);
         // The number of a dead process may have been given again.
         if let Some(known) = peers.get(&pid).and_then(Weak::upgrade)
@@ -182,7 +190,7 @@ impl Shared {
             return known;
         }
         peers.retain(|_, peer| peer.strong_count() > 0);
-        let process = Arc::new(Process::new(pid));
+        let process = Arc::new(Process::new(pid, pidfd));
         peers.insert(pid, Arc::downgrade(&process));
         process
     }

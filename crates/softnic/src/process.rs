@@ -1,5 +1,5 @@
-//! The process at the other end of a link, and copies into and out of its memory by system calls. Used by the two sides
-//! of a direct copy; decides nothing about when one is allowed.
+//! Another process of this host, and copies into and out of its memory by system calls. Used by [`PeerMemory`](crate::peer_memory::PeerMemory),
+//! which knows whether it is the right one; decides nothing about when a copy is allowed.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -30,11 +30,12 @@ enum Way {
 }
 
 impl Process {
-    /// The process with a number, as its owner sees it.
-    pub(crate) fn new(pid: u32) -> Self {
-        let number = i32::try_from(pid).ok().and_then(Pid::from_raw);
-        let fd = number.and_then(|pid| rustix::process::pidfd_open(pid, PidfdFlags::empty()).ok());
-        Self { fd, ..Self::unwatched(pid) }
+    /// The process that the kernel has named. Its number may be another process's by now where the kernel gave no descriptor of the process
+    /// itself; the proof of a link tells.
+    pub(crate) fn new(pid: u32, pidfd: Option<OwnedFd>) -> Self {
+        let number = || i32::try_from(pid).ok().and_then(Pid::from_raw);
+        let open = || rustix::process::pidfd_open(number()?, PidfdFlags::empty()).ok();
+        Self { fd: pidfd.or_else(open), ..Self::unwatched(pid) }
     }
 
     /// This process, whose death nobody here has to notice.
@@ -138,11 +139,32 @@ impl Process {
             })
     }
 
-    /// Whether this process can read that one's memory, shown by a word that only that one can have told.
-    pub(crate) fn proves(&self, addr: u64, value: u64) -> bool {
-        let mut word = [0u8; 8];
-        // SAFETY: eight writable bytes.
-        let read = unsafe { self.read(word.as_mut_ptr(), addr, 8) };
-        read.is_ok() && value != 0 && word == value.to_ne_bytes()
+    /// Reads the word at one address and, by the same system call, up to `len` bytes at another; how many of those were read, at least one.
+    ///
+    /// # Safety
+    /// The first place of `bytes` is writable for `len` bytes.
+    pub(crate) unsafe fn read_with_word(
+        &self,
+        (word, word_at): (&mut u64, u64),
+        (to, from): (*mut u8, u64),
+        len: usize,
+    ) -> io::Result<usize> {
+        let pid = libc::pid_t::try_from(self.pid).map_err(|_| io::ErrorKind::NotFound)?;
+        let there = |addr: u64| std::ptr::without_provenance_mut(addr as usize);
+        let local = [
+            libc::iovec { iov_base: std::ptr::from_mut(word).cast(), iov_len: 8 },
+            libc::iovec { iov_base: to.cast(), iov_len: len },
+        ];
+        let remote = [
+            libc::iovec { iov_base: there(word_at), iov_len: 8 },
+            libc::iovec { iov_base: there(from), iov_len: len },
+        ];
+        // SAFETY: both local ranges are writable; the kernel checks the remote ones.
+        let got = unsafe { libc::process_vm_readv(pid, local.as_ptr(), 2, remote.as_ptr(), 2, 0) };
+        match usize::try_from(got) {
+            Ok(got) if got > 8 => Ok(got - 8),
+            Ok(_) => Err(io::ErrorKind::UnexpectedEof.into()),
+            Err(_) => Err(io::Error::last_os_error()),
+        }
     }
 }

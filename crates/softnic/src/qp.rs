@@ -16,6 +16,8 @@ use crate::ladder::State;
 use crate::matched::Matcher;
 use crate::method::Chooser;
 use crate::nic::{Berth, Shared};
+use crate::own_links::OwnLink;
+use crate::peer_memory::ProofWord;
 use crate::queue::Queue;
 use crate::register::Table;
 use crate::ring::{Consumer, Producer, side};
@@ -149,6 +151,18 @@ pub(crate) struct Failure {
     pub(crate) done: bool,
 }
 
+/// What a new queue pair is known by.
+pub(crate) struct Names {
+    /// Names it to whoever dials.
+    pub(crate) token: Token,
+    /// Shows its peer that it reads this process.
+    pub(crate) proof: ProofWord,
+    /// Its note among the links made here.
+    pub(crate) own: OwnLink,
+    /// Where it is dialled, if other hosts reach this NIC.
+    pub(crate) door: Option<Arc<Door>>,
+}
+
 /// One end of a link.
 pub(crate) struct Qp {
     pub(crate) id: LinkId,
@@ -163,6 +177,10 @@ pub(crate) struct Qp {
     pub(crate) arrived: u64,
     /// Names this end to whoever dials.
     pub(crate) token: Token,
+    /// Shows the peer that it reads this process.
+    pub(crate) proof: ProofWord,
+    /// Keeps the token among those of links made here.
+    _own: OwnLink,
     /// Where that is, if other hosts reach this NIC.
     pub(crate) door: Option<Arc<Door>>,
     pub(crate) wire: Wire,
@@ -224,7 +242,7 @@ impl Qp {
     /// A queue pair in state Init.
     pub(crate) fn new(
         (id, berth): (LinkId, Berth),
-        (token, door): (Token, Option<Arc<Door>>),
+        Names { token, proof, own, door }: Names,
         rx: Consumer,
         cq: Arc<Cq>,
         rail: &RailConfig,
@@ -242,6 +260,8 @@ impl Qp {
             stream: None,
             arrived: start,
             token,
+            proof,
+            _own: own,
             door,
             wire: Wire::Shm,
             direct: None,

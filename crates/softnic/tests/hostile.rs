@@ -9,9 +9,11 @@ use std::os::unix::fs::FileExt;
 
 use common::{Random, connect, poll, rail};
 use proptest::prelude::*;
-use trunkline_fabric::{Access, LinkAddress, LinkError, Links, Op, PostError, Purpose, Rail, Source, Status};
+use trunkline_fabric::{
+    Access, LinkAddress, LinkError, Links, Op, PassedFd, PeerProcess, PostError, Purpose, Rail, Source, Status,
+};
 use trunkline_mem::Memory;
-use trunkline_softnic::SoftConfig;
+use trunkline_softnic::{CopyMode, SoftConfig};
 
 const SLOTS_AT: u64 = 4096;
 
@@ -37,8 +39,8 @@ fn attack(scribble: impl Fn(&std::fs::File, &mut Random), seed: u64) -> Vec<Stat
     a.post(at_a, 4, Op::MatchedSend { from: Source::Inline(&[1]), key: trunkline_fabric::Match(9) }, true)
         .unwrap();
     a.post(at_a, 5, Op::Send { head: &[1], body: Source::Inline(&[]), imm: None }, true).unwrap();
-    let file = std::fs::File::from(a.address(at_a).unwrap().fd.unwrap());
-    let victim = std::fs::File::from(b.address(at_b).unwrap().fd.unwrap());
+    let file = std::fs::File::from(a.address(at_a).unwrap().fd.unwrap().fd);
+    let victim = std::fs::File::from(b.address(at_b).unwrap().fd.unwrap().fd);
     let mut random = Random(seed | 1);
     let mut seen = Vec::new();
     for _ in 0..40 {
@@ -107,7 +109,7 @@ fn impossible_progress_is_an_error() {
     let (at_a, at_b) = connect(&mut a, &mut b);
     a.post(at_a, 4, Op::Send { head: &[1], body: Source::Inline(&[]), imm: None }, true).unwrap();
     // The word in which b says how much it has executed.
-    let file = std::fs::File::from(b.address(at_b).unwrap().fd.unwrap());
+    let file = std::fs::File::from(b.address(at_b).unwrap().fd.unwrap().fd);
     file.write_at(&1000u64.to_le_bytes(), 128).unwrap();
     let status = common::poll_until("the error", || poll(&mut a).first().map(|one| one.status));
     assert!(matches!(status, Status::Other(_)));
@@ -127,7 +129,7 @@ fn unsealed_and_short_segments_are_refused() {
     let at_other = other.create().unwrap();
     let wrong_size = other.address(at_other).unwrap().fd;
     let pipe = rustix::pipe::pipe().unwrap().0;
-    for fd in [Some(unsealed), wrong_size, Some(pipe)] {
+    for fd in [Some(unsealed.into()), wrong_size, Some(pipe.into())] {
         let link = a.create().unwrap();
         let refused = a.connect(link, LinkAddress { bytes: bytes.clone(), fd });
         assert!(matches!(refused, Err(LinkError::Address(_))), "{refused:?}");
@@ -156,4 +158,69 @@ proptest! {
             poll(&mut b);
         }
     }
+}
+
+/// A descriptor as it comes over a control stream from the process with that number; `None`: the kernel names none.
+fn sent_by(pid: Option<u32>, passed: PassedFd) -> PassedFd {
+    PassedFd { fd: passed.fd, sender: pid.and_then(|pid| PeerProcess::new(pid, None)) }
+}
+
+#[test]
+fn a_repeated_own_address_is_refused() {
+    let (mut a, mut other) = (rail(small()), rail(small()));
+    let (told, at_other) = (a.create().unwrap(), other.create().unwrap());
+    let bytes = a.address(told).unwrap().bytes;
+    // What an attacker can do: repeat an address of ours, beside a ring that it writes itself.
+    let parent = std::os::unix::process::parent_id();
+    for sender in [Some(parent), None] {
+        let ring = other.address(at_other).unwrap().fd.unwrap();
+        let link = a.create().unwrap();
+        let fd = Some(sent_by(sender, ring));
+        let refused = a.connect(link, LinkAddress { bytes: bytes.clone(), fd });
+        assert!(matches!(refused, Err(LinkError::Address(_))), "sent by {sender:?}: {refused:?}");
+        a.destroy(link);
+    }
+    // A link that does not exist (any more) is no link of this process either.
+    let (gone, link) = (a.create().unwrap(), a.create().unwrap());
+    let of_gone = a.address(gone).unwrap();
+    a.destroy(gone);
+    let refused = a.connect(link, of_gone);
+    assert!(matches!(refused, Err(LinkError::Address(_))), "{refused:?}");
+}
+
+#[test]
+fn each_link_has_its_own_proof() {
+    let mut a = rail(small());
+    let links = [a.create().unwrap(), a.create().unwrap()];
+    let proofs = links.map(|link| a.address(link).unwrap().bytes[64..80].to_vec());
+    assert_ne!(proofs[0][..8], proofs[1][..8], "at another address");
+    assert_ne!(proofs[0][8..], proofs[1][8..], "another word");
+}
+
+#[test]
+fn a_process_without_the_proof_is_not_copied_from() {
+    let config = SoftConfig { copy: CopyMode::Pull, ..SoftConfig::default() };
+    let (mut a, mut b) = (rail(config.clone()), rail(config));
+    let (at_a, at_b) = (a.create().unwrap(), b.create().unwrap());
+    // The kernel names a process that has neither link: both are in this one.
+    let parent = Some(std::os::unix::process::parent_id());
+    let sent = |LinkAddress { bytes, fd }| LinkAddress { bytes, fd: fd.map(|fd| sent_by(parent, fd)) };
+    a.connect(at_a, sent(b.address(at_b).unwrap())).unwrap();
+    b.connect(at_b, sent(a.address(at_a).unwrap())).unwrap();
+    let (from, to) = (Memory::heap(1 << 20), Memory::heap(1 << 20));
+    from.write(0, &[7; 1 << 20]).unwrap();
+    let local = b.registrar().register(&from, Access::LOCAL, Purpose::Bounce).unwrap().local;
+    let remote = a.registrar().register(&to, Access::ALL, Purpose::Bounce).unwrap();
+    let from = Source::Region(trunkline_fabric::Extent { key: local, offset: 0, len: 1 << 20 });
+    let to_far =
+        trunkline_fabric::Remote { key: remote.remote, addr: remote.remote_base, purpose: Purpose::Data };
+    b.post(at_b, 1, Op::Write { from, to: to_far, imm: None }, true).unwrap();
+    let status = common::poll_until("the write", || {
+        poll(&mut a);
+        poll(&mut b).first().map(|one| one.status)
+    });
+    assert_eq!(status, Status::Ok, "its bytes are staged");
+    let mut got = vec![0; 1 << 20];
+    to.read(0, &mut got).unwrap();
+    assert!(got.iter().all(|byte| *byte == 7));
 }

@@ -8,24 +8,30 @@ mod common;
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use common::{Random, poll, poll_until, rail_config};
 use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, SocketFlags, SocketType,
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
+    SendFlags,
 };
 use rustix::process::{Pid, Signal};
 use trunkline_fabric::{
-    Access, DeregisterError, Done, Extent, Fabric, Keys, LinkAddress, LinkId, Links, LocalKey, Op, Purpose,
-    Rail, RailConfig, Registrar, Remote, RemoteKey, Source, Status,
+    Access, DeregisterError, Done, Extent, Fabric, Keys, LinkAddress, LinkId, Links, LocalKey, Op, PassedFd,
+    PeerProcess, Purpose, Rail, RailConfig, Registrar, Remote, RemoteKey, Source, Status,
 };
 use trunkline_mem::Memory;
+use trunkline_mem::ipc::{peer_pidfd, process_across};
 use trunkline_softnic::{CopyMode, SoftConfig, SoftFabric, SoftRail};
 
 const SIZE: usize = 48 << 20;
 const MODE: &str = "SOFTNIC_TEST_COPY";
+/// The name of the socket at which the other process is met.
+const MEETING: &str = "SOFTNIC_TEST_MEETING";
 const MODES: [(&str, CopyMode); 4] = [
     ("auto", CopyMode::Auto),
     ("staging", CopyMode::Staging),
@@ -45,7 +51,8 @@ fn send(socket: impl AsFd, bytes: &[u8], fd: Option<OwnedFd>) {
     assert_eq!(sent, bytes.len());
 }
 
-fn receive(socket: impl AsFd) -> (Vec<u8>, Option<OwnedFd>) {
+fn receive(socket: impl AsFd) -> (Vec<u8>, Option<PassedFd>) {
+    let socket = socket.as_fd();
     let mut bytes = vec![0; 4096];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
@@ -61,7 +68,8 @@ fn receive(socket: impl AsFd) -> (Vec<u8>, Option<OwnedFd>) {
         RecvAncillaryMessage::ScmRights(mut fds) => fds.next(),
         _ => None,
     });
-    (bytes, fd)
+    let sender = || process_across(socket).and_then(|pid| PeerProcess::new(pid, peer_pidfd(socket)));
+    (bytes, fd.map(|fd| PassedFd { fd, sender: sender() }))
 }
 
 /// One connected end with one region.
@@ -88,7 +96,7 @@ impl End {
         let mut hello = keys.remote.0.to_le_bytes().to_vec();
         hello.extend_from_slice(&keys.remote_base.to_le_bytes());
         hello.extend_from_slice(&address.bytes);
-        send(&socket, &hello, address.fd);
+        send(&socket, &hello, address.fd.map(|passed| passed.fd));
         let (hello, fd) = receive(&socket);
         let word = |at: usize| u64::from_le_bytes(hello[at..at + 8].try_into().unwrap());
         let peer = Remote { key: RemoteKey(word(0)), addr: word(8), purpose: Purpose::Data };
@@ -136,7 +144,9 @@ fn peer() {
     if mode == CopyMode::Share {
         pin(1);
     }
-    let mut end = End::new(std::io::stdin().as_fd(), mode, Access::ALL);
+    let meeting = std::env::var(MEETING).unwrap();
+    let socket = UnixStream::connect_addr(&SocketAddr::from_abstract_name(meeting).unwrap()).unwrap();
+    let mut end = End::new(&socket, mode, Access::ALL);
     let started = Instant::now();
     let mut idle = 0u32;
     while started.elapsed() < Duration::from_secs(60) {
@@ -166,9 +176,12 @@ fn peer() {
     }
 }
 
-fn start(mode: CopyMode, prefix: &[&str]) -> (Child, OwnedFd) {
-    let (ours, theirs) =
-        rustix::net::socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).unwrap();
+fn start(mode: CopyMode, prefix: &[&str]) -> (Child, UnixStream) {
+    // Both ends are connected by who uses them, so that the kernel names the right process to each.
+    static MEETINGS: AtomicU32 = AtomicU32::new(0);
+    let number = MEETINGS.fetch_add(1, Ordering::Relaxed);
+    let meeting = format!("softnic-test.{}.{number}", std::process::id());
+    let listener = UnixListener::bind_addr(&SocketAddr::from_abstract_name(&meeting).unwrap()).unwrap();
     let exe = std::env::current_exe().unwrap();
     let mut words: Vec<&std::ffi::OsStr> = prefix.iter().map(std::ffi::OsStr::new).collect();
     words.push(exe.as_os_str());
@@ -176,12 +189,13 @@ fn start(mode: CopyMode, prefix: &[&str]) -> (Child, OwnedFd) {
         .args(&words[1..])
         .args(["--exact", "peer", "--nocapture", "--test-threads=1"])
         .env(MODE, MODES.iter().find(|(_, one)| *one == mode).unwrap().0)
-        .stdin(Stdio::from(theirs))
+        .env(MEETING, &meeting)
+        .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(Stdio::null())
         .spawn()
         .unwrap();
-    (child, ours)
+    (child, listener.accept().unwrap().0)
 }
 
 /// Sends bytes there and checks that their complement comes back.

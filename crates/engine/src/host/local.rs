@@ -12,8 +12,8 @@ use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
 };
-use trunkline_fabric::{Frame, OobError};
-use trunkline_mem::ipc::process_across;
+use trunkline_fabric::{Frame, OobError, PassedFd, PeerProcess};
+use trunkline_mem::ipc::{peer_pidfd, process_across};
 
 /// Frames that wait for a peer that does not read.
 const QUEUE_MAX: usize = 1024;
@@ -132,6 +132,12 @@ impl LocalStream {
         process_across(self.socket.as_fd())
     }
 
+    /// The process at the other end, for a fabric that has to know whose memory it reaches.
+    fn sender(&self) -> Option<PeerProcess> {
+        let socket = self.socket.as_fd();
+        process_across(socket).and_then(|pid| PeerProcess::new(pid, peer_pidfd(socket)))
+    }
+
     /// As [`OobStream::send`](trunkline_fabric::OobStream::send).
     pub(super) fn send(&mut self, frame: Frame) -> Result<(), OobError> {
         if frame.bytes.len() > Frame::MAX {
@@ -169,7 +175,10 @@ impl LocalStream {
         match received.bytes {
             0 => Err(OobError::Closed),
             n if n > Frame::MAX => Err(OobError::Malformed),
-            n => Ok(Some(Frame { bytes: self.inbox[..n].to_vec(), fd })),
+            n => {
+                let fd = fd.map(|fd| PassedFd { fd, sender: self.sender() });
+                Ok(Some(Frame { bytes: self.inbox[..n].to_vec(), fd }))
+            }
         }
     }
 }
@@ -196,10 +205,11 @@ mod tests {
         let (mut a, mut b) = pair(1);
         assert_eq!([&a, &b].map(LocalStream::process), [Some(std::process::id()); 2]);
         let fd = socket().unwrap();
-        a.send(Frame { bytes: vec![1, 2], fd: Some(fd) }).unwrap();
+        a.send(Frame { bytes: vec![1, 2], fd: Some(fd.into()) }).unwrap();
         a.send(Frame { bytes: vec![3; Frame::MAX], fd: None }).unwrap();
         let first = b.recv().unwrap().unwrap();
-        assert_eq!((first.bytes, first.fd.is_some()), (vec![1, 2], true));
+        assert_eq!(first.bytes, [1, 2]);
+        assert!(first.fd.unwrap().is_own(), "the kernel names the process that sent the descriptor");
         assert_eq!(b.recv().unwrap().unwrap().bytes.len(), Frame::MAX);
         assert!(b.recv().unwrap().is_none());
         drop(a);

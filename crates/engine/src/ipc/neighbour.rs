@@ -2,7 +2,7 @@
 
 use std::os::fd::OwnedFd;
 
-use trunkline_fabric::{Frame, OobError, OobStream};
+use trunkline_fabric::{Frame, OobError, OobStream, PassedFd};
 use trunkline_proto::ipc::exporter::{PeerId, Pin};
 use trunkline_proto::ipc::importer::SourceId;
 use trunkline_proto::slots::Slots;
@@ -89,7 +89,7 @@ impl<S: OobStream> Peer<S> {
             return;
         };
         self.said += 1;
-        match stream.send(Frame { bytes: message.to_bytes(), fd }) {
+        match stream.send(Frame { bytes: message.to_bytes(), fd: fd.map(PassedFd::own) }) {
             // What it said before is heard first, and then that it is gone.
             Ok(()) | Err(OobError::Closed) => {}
             Err(error) => self.broken = Some(Broken::Stream(error)),

@@ -1,10 +1,9 @@
 //! What a job says and hears on control streams: links are asked for, lost and given back there. Taken by calls that found something
 //! missing or lost, and now and then.
 
-use std::os::fd::OwnedFd;
 use std::sync::OnceLock;
 
-use trunkline_fabric::{Fabric, Host, Level};
+use trunkline_fabric::{Fabric, Host, Level, PassedFd};
 use trunkline_proto::id::ProcessId;
 use trunkline_proto::rma::Path;
 use trunkline_proto::slots::SlotId;
@@ -66,7 +65,7 @@ impl<F: Fabric, H: Host> Job<F, H> {
     }
 
     /// Passes a word on. The answer, if there is one right now.
-    fn on_word(&self, control: SlotId, word: Word, fd: Option<OwnedFd>) -> Option<(Word, Option<OwnedFd>)> {
+    fn on_word(&self, control: SlotId, word: Word, fd: Option<PassedFd>) -> Option<(Word, Option<PassedFd>)> {
         match word {
             Word::Dial { id, nonce, member, stream, path, link } => {
                 return Some(self.on_dial(control, (id, nonce, member), (stream, path), link, fd));
@@ -114,8 +113,8 @@ impl<F: Fabric, H: Host> Job<F, H> {
         (id, nonce, member): (u64, [u8; 16], Member),
         (stream, path): (Stream, u8),
         link: Vec<u8>,
-        fd: Option<OwnedFd>,
-    ) -> (Word, Option<OwnedFd>) {
+        fd: Option<PassedFd>,
+    ) -> (Word, Option<PassedFd>) {
         let is_member = self.me.get().is_some_and(|(_, cards)| (member as usize) < cards.len());
         let mutant = self.params.mutant;
         let is_member = is_member || mutant.is("job-takes-any-member");

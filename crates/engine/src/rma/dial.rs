@@ -1,9 +1,8 @@
 //! How a context comes by links to a member. Called when something is first wanted of a member, and as its process answers.
 
 use std::collections::VecDeque;
-use std::os::fd::OwnedFd;
 
-use trunkline_fabric::{LinkAddress, Rail, Status};
+use trunkline_fabric::{LinkAddress, PassedFd, Rail, Status};
 use trunkline_proto::rma::Path;
 use trunkline_proto::rma::incoming::Standing;
 use trunkline_proto::rma::paths::{Stage, Step};
@@ -36,7 +35,7 @@ impl<R: Rail> Context<R> {
         paths: usize,
         nonce: [u8; 16],
         me: Member,
-    ) -> Result<Vec<(Word, Option<OwnedFd>)>, RmaError> {
+    ) -> Result<Vec<(Word, Option<PassedFd>)>, RmaError> {
         let at = self.peers.len() as u32;
         let mut peer = Peer::new((member, control), paths, self.stream, self.order, self.mutant);
         peer.on_nic = self.native.is_some().then(|| Asked::new(self.stream, self.mutant));
@@ -110,7 +109,7 @@ impl<R: Rail> Context<R> {
         id: u64,
         (served, receives, heaps): (u64, u32, Vec<Told>),
         address: Vec<u8>,
-        fd: Option<OwnedFd>,
+        fd: Option<PassedFd>,
     ) {
         let Some((Dialled { peer: at, path, .. }, peer)) = self.about(control, id) else { return };
         if !peer.paths.on_taken(path) {

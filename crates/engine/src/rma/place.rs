@@ -2,11 +2,10 @@
 //! those does not own its lane.
 
 use std::collections::VecDeque;
-use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use trunkline_fabric::Rail;
+use trunkline_fabric::{PassedFd, Rail};
 use trunkline_proto::id::ProcessId;
 use trunkline_proto::mutant::Mutant;
 use trunkline_proto::rma::incoming::Standing;
@@ -27,7 +26,7 @@ pub(super) enum Heard {
         receives: u32,
         heaps: Vec<Told>,
         link: Vec<u8>,
-        fd: Option<OwnedFd>,
+        fd: Option<PassedFd>,
     },
     Refused {
         control: SlotId,

@@ -2,10 +2,9 @@
 //! lane; polled by every call of the job, and by whoever makes progress for it.
 
 use std::collections::{HashMap, VecDeque};
-use std::os::fd::OwnedFd;
 
 use trunkline_fabric::{
-    Completion, Done, LinkAddress, LinkError, LinkId, Op, PostError, Rail, RegisterError, Source, Status,
+    Completion, Done, LinkAddress, LinkError, LinkId, Op, PassedFd, PostError, Rail, RegisterError, Source, Status,
     Wake,
 };
 use trunkline_proto::limits::{LINKS_MAX as PATHS_MAX, RMA_HEAPS_TOLD_MAX};
@@ -175,7 +174,7 @@ impl<R: Rail> Service<R> {
         &mut self,
         caller: Caller,
         address: Vec<u8>,
-        fd: Option<OwnedFd>,
+        fd: Option<PassedFd>,
     ) -> Result<(SlotId, LinkAddress, Vec<Told>), Refused> {
         let Caller { member, stream, path, control, id } = caller;
         let known = |serving: &&Serving| serving.control == control;

@@ -1,9 +1,8 @@
 //! Control streams of a job: accepted and begun, with a HELLO first, and their words in and out. One stream for each pair of
 //! processes. Driven by the job's calls; decides nothing about links.
 
-use std::os::fd::OwnedFd;
 
-use trunkline_fabric::{self as fabric, Host, Level, Oob, OobAddress, OobError, OobListener, OobStream};
+use trunkline_fabric::{self as fabric, Host, Level, Oob, OobAddress, OobError, OobListener, OobStream, PassedFd};
 use trunkline_proto::id::ProcessId;
 use trunkline_proto::slots::{SlotId, Slots};
 use trunkline_proto::time::{Duration, Instant};
@@ -24,7 +23,7 @@ const HELLO_TIME: Duration = Duration::secs(10);
 #[derive(Debug)]
 pub(super) enum Event {
     /// A word, with the descriptor that came with it.
-    Word(SlotId, Word, Option<OwnedFd>),
+    Word(SlotId, Word, Option<PassedFd>),
     /// The stream has ended, and with it the process at its other end.
     Lost(SlotId),
 }
@@ -105,7 +104,7 @@ impl<H: Host> Streams<H> {
     }
 
     /// Says a word. A stream that cannot take it ends, which is told when it is read next.
-    pub(super) fn say(&mut self, stream: SlotId, word: &Word, fd: Option<OwnedFd>) {
+    pub(super) fn say(&mut self, stream: SlotId, word: &Word, fd: Option<PassedFd>) {
         if let Some(stream) = self.streams.get_mut(stream) {
             stream.broken |= stream.io.send(fabric::Frame { bytes: word.to_bytes(), fd }).is_err();
         }

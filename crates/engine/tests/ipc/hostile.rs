@@ -82,7 +82,7 @@ impl World {
 
     fn say_bytes(&mut self, bytes: Vec<u8>, descriptor: bool) {
         let fd = descriptor.then(|| self.theirs.descriptor().unwrap());
-        self.stream.0.lock().unwrap().to.push_back(Frame { bytes, fd });
+        self.stream.0.lock().unwrap().to.push_back(Frame { bytes, fd: fd.map(Into::into) });
         while self.node.progress(NOW) {}
     }
 

@@ -57,11 +57,11 @@ impl Played {
         };
         say(&mut stream, Message::Hello(Hello { process: [2; 16], operations: 8 }), None);
         let shared = Shared::new("trunkline.test", sizes().bytes() as usize).unwrap();
-        say(&mut stream, Message::Inbox(sizes()), Some(shared.descriptor().unwrap()));
+        say(&mut stream, Message::Inbox(sizes()), Some(shared.descriptor().unwrap().into()));
         let inbox = loop {
             let Some(frame) = stream.recv().unwrap() else { continue };
             if let Ok(Message::Inbox(inbox)) = Message::from_bytes(&frame.bytes) {
-                break Shared::map(&frame.fd.unwrap(), inbox.bytes()).unwrap();
+                break Shared::map(&frame.fd.unwrap().fd, inbox.bytes()).unwrap();
             }
         };
         let mut played = Self { endpoint, stream, inbox, shared, theirs, now: Instant(0) };

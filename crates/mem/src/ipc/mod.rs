@@ -39,7 +39,7 @@ pub use mapped::{At, Export, Mapped, Passing, To};
 pub use memfd::{AllocError, Device, DeviceError, FreeError, Usage, poison};
 pub use memory::{Allocation, AllocationId, Caps, IpcMemory, User};
 pub use private::Private;
-pub use process::process_across;
+pub use process::{PeerCredentials, peer_credentials, peer_pidfd, process_across};
 pub use xpmem::{Attaching, Xpmem};
 pub use ze::LevelZero;
 

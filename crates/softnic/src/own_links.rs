@@ -1,0 +1,56 @@
+//! Names of the links that one fabric has made and that still exist. Asked when an address says that the link it describes is in this
+//! process. A peer can repeat everything that it was told of this process; it cannot have this process send it.
+
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use crate::tcp::Token;
+
+/// The names.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct OwnLinks(Arc<Mutex<HashSet<Token>>>);
+
+impl OwnLinks {
+    pub(crate) fn new() -> Self {
+        Self::default()
+    }
+
+    /// Notes a link, until the returned value is dropped with it.
+    pub(crate) fn add(&self, token: Token) -> OwnLink {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(token);
+        OwnLink { all: self.clone(), token }
+    }
+
+    /// Whether the link of that name was made here and still exists.
+    pub(crate) fn contains(&self, token: &Token) -> bool {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).contains(token)
+    }
+}
+
+/// One link's note.
+pub(crate) struct OwnLink {
+    all: OwnLinks,
+    token: Token,
+}
+
+impl Drop for OwnLink {
+    fn drop(&mut self) {
+        self.all.0.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.token);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_link_is_known_as_long_as_it_exists() {
+        let links = OwnLinks::new();
+        let (one, other) = (links.add([1; 16]), links.add([2; 16]));
+        assert!(links.contains(&[1; 16]) && links.contains(&[2; 16]) && !links.contains(&[3; 16]));
+        drop(one);
+        assert!(!links.contains(&[1; 16]) && links.contains(&[2; 16]));
+        drop(other);
+        assert!(!links.contains(&[2; 16]));
+    }
+}

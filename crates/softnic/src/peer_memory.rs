@@ -1,0 +1,150 @@
+//! Memory of the process at the other end of a link, reached by system calls. Used by the two sides of a direct copy. It never asks whether a
+//! copy is allowed, and never reaches a process that has not shown the link's proof.
+//!
+//! The kernel names the process (`PassedFd::sender`); the proof shows that the link lives in it still. Without both a peer could name any
+//! process, this one included, and have it copied from and to with this process's rights.
+
+use std::io;
+use std::sync::Arc;
+
+use crate::error::Planted;
+use crate::process::Process;
+
+/// Where a link's process keeps a word that nobody else can know, and what the word is. The peer of the link is told both.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct LinkProof {
+    /// Address of the word in the link's process.
+    pub(crate) addr: u64,
+    /// The word. 0 proves nothing.
+    pub(crate) word: u64,
+}
+
+/// The word itself. Each link has one of its own, so that what one peer was told shows nothing to another.
+pub(crate) struct ProofWord(Box<u64>);
+
+impl ProofWord {
+    /// Keeps a random word; the lowest bit is set so that it is not 0.
+    pub(crate) fn new(random: u64) -> Self {
+        Self(Box::new(random | 1))
+    }
+
+    /// What the link's peer is told.
+    pub(crate) fn to_proof(&self) -> LinkProof {
+        LinkProof { addr: std::ptr::from_ref(&*self.0).expose_provenance() as u64, word: *self.0 }
+    }
+}
+
+/// The memory of a link's peer.
+pub(crate) struct PeerMemory {
+    process: Arc<Process>,
+    proof: LinkProof,
+    /// A planted bug: bytes are taken from whatever process has the number now.
+    skips_proof: Planted,
+    /// A planted bug: a process is taken for the right one if its memory can be read at all.
+    takes_any: Planted,
+}
+
+impl PeerMemory {
+    /// The memory of `process`, in which the link of `proof` is to be.
+    pub(crate) fn new(process: Arc<Process>, proof: LinkProof) -> Self {
+        let skips_proof = Planted::named("soft-copies-without-proof");
+        Self { process, proof, skips_proof, takes_any: Planted::named("soft-takes-any-proof") }
+    }
+
+    /// The process.
+    pub(crate) fn process(&self) -> &Process {
+        &self.process
+    }
+
+    /// Whether this process can read that one's memory, and the link is in it.
+    pub(crate) fn is_proven(&self) -> bool {
+        if self.takes_any.is_on() {
+            return true;
+        }
+        let mut word = [0u8; 8];
+        // SAFETY: eight writable bytes.
+        let read = unsafe { self.process.read(word.as_mut_ptr(), self.proof.addr, 8) };
+        read.is_ok() && self.proof.word != 0 && word == self.proof.word.to_ne_bytes()
+    }
+
+    /// Reads `len` bytes at address `from` of the peer, and the proof with them: a process that has taken the peer's place, by its number or by
+    /// `execve`, gives nothing.
+    ///
+    /// # Errors
+    /// What the kernel says; [`io::ErrorKind::NotFound`] if the proof is not there (any more). Bytes may have been written all the same.
+    ///
+    /// # Safety
+    /// `to` is writable for `len` bytes.
+    pub(crate) unsafe fn read(&self, to: *mut u8, from: u64, len: usize) -> io::Result<()> {
+        let mut done = 0;
+        while done < len {
+            // SAFETY: `done < len`, so it stays inside the range.
+            let at = unsafe { to.add(done) };
+            let mut word = 0u64;
+            // SAFETY: the caller's promise for the rest of the range.
+            done += unsafe {
+                self.process.read_with_word(
+                    (&mut word, self.proof.addr),
+                    (at, from.wrapping_add(done as u64)),
+                    len - done,
+                )
+            }?;
+            if word != self.proof.word && !self.skips_proof.is_on() {
+                return Err(io::ErrorKind::NotFound.into());
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes `len` bytes to address `to` of the peer, if it has the proof.
+    ///
+    /// # Errors
+    /// As [`PeerMemory::read`].
+    ///
+    /// # Safety
+    /// `from` is readable for `len` bytes.
+    pub(crate) unsafe fn write(&self, to: u64, from: *const u8, len: usize) -> io::Result<()> {
+        if !self.is_proven() && !self.skips_proof.is_on() {
+            return Err(io::ErrorKind::NotFound.into());
+        }
+        // SAFETY: the caller's promise.
+        unsafe { self.process.write(to, from, len) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_is_copied_once_the_proof_is_gone() {
+        let (mut kept, from, mut to) = (Box::new(77_u64), [5_u8; 64], [0_u8; 64]);
+        let addr = |place: *const u8| place.expose_provenance() as u64;
+        let proof = LinkProof { addr: addr(std::ptr::from_ref(&*kept).cast()), word: 77 };
+        let memory = PeerMemory::new(Arc::new(Process::own()), proof);
+        assert!(memory.is_proven());
+        // SAFETY: both places have 64 bytes.
+        unsafe { memory.read(to.as_mut_ptr(), addr(from.as_ptr()), 64) }.unwrap();
+        assert_eq!(to, from);
+        // Another program has the process's number, or its address space, by now.
+        *kept = 78;
+        assert!(!memory.is_proven());
+        // SAFETY: as above.
+        let read = unsafe { memory.read(to.as_mut_ptr(), addr(from.as_ptr()), 64) };
+        assert_eq!(read.unwrap_err().kind(), io::ErrorKind::NotFound);
+        let mut target = [1_u8; 64];
+        // SAFETY: as above.
+        let wrote = unsafe { memory.write(addr(target.as_mut_ptr()), from.as_ptr(), 64) };
+        assert_eq!(wrote.unwrap_err().kind(), io::ErrorKind::NotFound);
+        assert_eq!(target, [1; 64]);
+        drop(kept);
+    }
+
+    #[test]
+    fn a_word_of_zero_proves_nothing() {
+        let kept = Box::new(0_u64);
+        let proof = LinkProof { addr: std::ptr::from_ref(&*kept).expose_provenance() as u64, word: 0 };
+        assert!(!PeerMemory::new(Arc::new(Process::own()), proof).is_proven());
+        assert_ne!(ProofWord::new(0).to_proof().word, 0);
+    }
+}
