@@ -14,6 +14,7 @@
 //! - [`tagged`]: which receive a message inside a node is for, and how its bytes go.
 //! - [`ranges`]: which bytes of a symmetric heap are taken.
 //! - [`counters`]: what is counted.
+//! - [`log_rate`]: how often a line is logged that a peer can cause.
 #![no_std]
 #![forbid(unsafe_code)]
 
@@ -31,6 +32,7 @@ pub mod id;
 pub mod intervals;
 pub mod ipc;
 pub mod limits;
+pub mod log_rate;
 pub mod mutant;
 pub mod nics;
 pub mod pool;

@@ -1,5 +1,7 @@
 //! Every bound of the machines in this crate, in one place. Changing one that docs/wire.md mentions changes the wire.
 
+use crate::time::Duration;
+
 /// Buffers of one grouped receive (`maxRecvs` of NCCL's net interface).
 pub const RECV_BUFFERS_MAX: usize = 8;
 
@@ -130,6 +132,15 @@ pub const RMA_EPOCH_WRITES_MAX: u32 = 1 << 31;
 
 /// Atomics of one stream that were asked of a peer and not answered.
 pub const RMA_CALLS_MAX: usize = 64;
+
+/// Accepted control streams of one listener that have not shown a nonce of this process yet. Each is a descriptor; one more ends the oldest.
+pub const UNPROVEN_STREAMS_MAX: usize = 256;
+
+/// How long such a stream may exist.
+pub const UNPROVEN_TIME: Duration = Duration::secs(10);
+
+/// Events of control streams that wait for one context of a one-sided job. One more ends the stream that it came on.
+pub const RMA_EVENTS_MAX: usize = 1 << 12;
 
 const _: () = assert!(RANGE_RECVS <= RECVS_MAX && RANGE_RECVS.is_power_of_two());
 const _: () = assert!(MEMBERS_OF_GROUP_MAX + MEMBER_QUARANTINE < 1 << 10);

@@ -1,0 +1,72 @@
+//! How often one kind of line is logged. Asked by those whose lines a peer can cause; it reads no clock and writes no line.
+
+use crate::time::{Duration, Instant};
+
+/// Lines that may follow one another without a pause.
+pub const BURST: u32 = 64;
+
+/// A further line is allowed after so long.
+pub const PERIOD: Duration = Duration::secs(1);
+
+/// Counts the lines of one kind: at most [`BURST`] at once, and one per [`PERIOD`] in the long run.
+#[derive(Debug)]
+pub struct LogRate {
+    /// Lines that may be logged now.
+    room: u32,
+    /// Since when `room` has not grown.
+    since: Instant,
+    left_out: u64,
+}
+
+impl LogRate {
+    /// All of the burst is allowed.
+    #[must_use]
+    pub const fn new(now: Instant) -> Self {
+        Self { room: BURST, since: now, left_out: 0 }
+    }
+
+    /// Asks for one line at `now`. `None`: it is to be left out. Otherwise the number of lines that were left out since the last one.
+    pub fn admit(&mut self, now: Instant) -> Option<u64> {
+        let periods = (now - self.since).0 / PERIOD.0;
+        if periods > 0 {
+            self.room = self.room.saturating_add(u32::try_from(periods).unwrap_or(u32::MAX)).min(BURST);
+            self.since = self.since + Duration(periods.saturating_mul(PERIOD.0));
+        }
+        match self.room.checked_sub(1) {
+            Some(room) => {
+                self.room = room;
+                Some(core::mem::take(&mut self.left_out))
+            }
+            None => {
+                self.left_out += 1;
+                None
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: u64 = 1_000_000_000;
+
+    #[test]
+    fn lines_are_bounded_and_those_left_out_are_counted() {
+        let mut rate = LogRate::new(Instant(5));
+        let burst = (0..1000).filter(|_| rate.admit(Instant(6)).is_some()).count();
+        assert_eq!(burst, BURST as usize);
+        assert_eq!(rate.admit(Instant(5 + SECOND - 1)), None, "no period has passed");
+        assert_eq!(rate.admit(Instant(5 + SECOND)), Some(1000 - u64::from(BURST) + 1));
+        assert_eq!(rate.admit(Instant(5 + SECOND)), None);
+        assert_eq!(rate.admit(Instant(5 + 2 * SECOND)), Some(1));
+    }
+
+    #[test]
+    fn a_long_pause_allows_one_burst_and_not_more() {
+        let mut rate = LogRate::new(Instant(0));
+        assert_eq!(rate.admit(Instant(1)), Some(0));
+        let far = Instant(u64::MAX / 2);
+        assert_eq!((0..1000).filter(|_| rate.admit(far).is_some()).count(), BURST as usize);
+    }
+}
