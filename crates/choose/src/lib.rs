@@ -192,6 +192,7 @@ pub fn addresses(params: &Params) -> Result<Vec<IpAddr>, ChooseError> {
 pub fn reach(params: &Params, addresses: &[IpAddr]) -> Reach {
     Reach {
         local: params.fabric != FabricName::SoftTcp,
+        users: params.local_users,
         addresses: addresses.to_vec(),
         silence: params.peer_time,
         mutant: params.mutant,

@@ -1,4 +1,5 @@
-//! The control plane: one stream for each pair of processes carries all handshakes, and its loss is the peer's death.
+//! The control plane: one stream from this process to each one that it connects to, and one from each that connects to it, carry all handshakes.
+//! The loss of a stream is the peer's death for what it carries.
 //!
 //! Driven from the calls that set up and close, and now and then from lanes that wait; never from a thread of ours.
 
@@ -9,9 +10,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use trunkline_fabric::{
     self as fabric, Host, Level, Oob, OobAddress, OobError, OobListener, OobStream, PassedFd, Rail,
 };
-use trunkline_proto::conn::{Accepting, ConnectStep, Connecting};
+use trunkline_proto::conn::{Accepting, ConnectStep, Connecting, UnprovenStreams};
 use trunkline_proto::counters::Tally;
 use trunkline_proto::id::ProcessId;
+use trunkline_proto::limits::UNPROVEN_TIME;
+use trunkline_proto::log_rate::LogRate;
 use trunkline_proto::nics;
 use trunkline_proto::pool::config::Wish;
 use trunkline_proto::pool::group::GroupId;
@@ -41,8 +44,6 @@ pub(crate) const ATTEMPTS_MAX: usize = 65536;
 const PENDING_MAX: usize = 4096;
 /// Streams accepted, and frames taken from a stream, in one go.
 const BURST: usize = 64;
-/// How long a stranger may stay silent.
-const HELLO_TIME: Duration = Duration::secs(10);
 /// How often attempts are looked at; a process that made no call for longer was stopped, and its attempts age no more.
 const AGE_STEP: Duration = Duration::secs(1);
 
@@ -62,7 +63,11 @@ pub(crate) struct Control<H: Host, R: Rail> {
     listener: Option<<H::Oob as Oob>::Listener>,
     /// What was last said about it; the same failure comes again at each call until its cause is gone.
     listener_told: Option<String>,
+    /// How often refusals are logged: anybody can cause them.
+    refusals: LogRate,
     streams: Slots<Stream<<H::Oob as Oob>::Stream>>,
+    /// Those that others have opened and no connection was opened on.
+    unproven: UnprovenStreams,
     /// Names of all streams, while they are looked at; kept so that looking allocates nothing.
     names: Vec<SlotId>,
     pub(crate) listens: Slots<Listen>,
@@ -79,13 +84,10 @@ struct Stream<S> {
     io: S,
     /// Known once its HELLO came.
     peer: Option<Arc<Peer>>,
-    since: Instant,
     /// The process a stream we opened must lead to.
     expected: Option<ProcessId>,
     /// The peer's versions, if they do not include ours.
     versions: Option<(u16, u16)>,
-    /// It leads to the process it names: we opened it, or it showed a nonce of ours. Anybody can say a name.
-    proven: bool,
 }
 
 /// A listener.
@@ -166,7 +168,9 @@ impl<H: Host, R: Rail> Control<H, R> {
             left: Left::default(),
             listener: None,
             listener_told: None,
+            refusals: LogRate::new(Instant::default()),
             streams: Slots::new(STREAMS_MAX),
+            unproven: UnprovenStreams::new(),
             names: Vec::new(),
             listens: Slots::new(LISTENS_MAX),
             attempts: Slots::new(ATTEMPTS_MAX),
@@ -190,15 +194,16 @@ impl<H: Host, R: Rail> Control<H, R> {
         self.listens.insert(listen).map_err(exhausted)
     }
 
-    /// A stream to that process: one that exists, or a new one; `None` if the peer is too busy right now.
+    /// A stream to that process that this one has opened, at the address where that one listens: one that exists, or a new one. A stream that was
+    /// accepted is never used for it, since whoever opened it has only said which process it is. `None` if the peer is too busy right now.
     pub(crate) fn stream_to(
         &mut self,
         host: &H,
         process: ProcessId,
         address: &[u8],
     ) -> Result<Option<SlotId>, Error> {
-        let to = |s: &Stream<_>| s.peer.as_ref().map(|p| p.process).or(s.expected) == Some(process);
-        if let Some((id, _)) = self.streams.iter().find(|(_, s)| s.proven && s.versions.is_none() && to(s)) {
+        let leads = |s: &Stream<_>| s.expected == Some(process) && s.versions.is_none();
+        if let Some((id, _)) = self.streams.iter().find(|(_, stream)| leads(stream)) {
             return Ok(Some(id));
         }
         let io = match host.oob().connect(&OobAddress(address.to_vec())) {
@@ -206,20 +211,17 @@ impl<H: Host, R: Rail> Control<H, R> {
             Err(OobError::Overflow) => return Ok(None),
             Err(error) => return Err(error.into()),
         };
-        let id = self.add_stream(io, host.now(), Some(process))?;
-        Ok(Some(id))
+        self.add_stream(io, Some(process)).map(Some)
     }
 
     fn add_stream(
         &mut self,
         mut io: <H::Oob as Oob>::Stream,
-        since: Instant,
         expected: Option<ProcessId>,
     ) -> Result<SlotId, Error> {
         let hello = Frame::Hello { min: VERSION, max: VERSION, offer: self.offer, process: self.process };
         io.send(fabric::Frame { bytes: hello.to_bytes(), fd: None })?;
-        let proven = expected.is_some();
-        let stream = Stream { io, peer: None, since, expected, versions: None, proven };
+        let stream = Stream { io, peer: None, expected, versions: None };
         self.streams
             .insert(stream)
             .map_err(|_| Error::Exhausted { what: "control streams", limit: STREAMS_MAX })
@@ -274,13 +276,18 @@ impl<H: Host, R: Rail> Control<H, R> {
         let now = around.host.now();
         self.age_attempts(around, now);
         self.accept_streams(around, now);
+        if around.params.mutant.is("control-expires-before-it-hears") {
+            self.expire_streams(around, now);
+        }
         let mut names = std::mem::take(&mut self.names);
         names.clear();
         names.extend(self.streams.iter().map(|(id, _)| id));
         for &id in &names {
-            self.take_frames(around, id, now);
+            self.take_frames(around, id);
         }
         self.names = names;
+        // Last: what a stream has to show may have come while this process made no calls.
+        self.expire_streams(around, now);
     }
 
     /// Connect is called for this attempt: its caller has not forgotten it.
@@ -340,12 +347,13 @@ impl<H: Host, R: Rail> Control<H, R> {
             match listener.accept() {
                 Ok(Some(io)) => {
                     self.listener_told = None;
-                    if let Err(error) = self.add_stream(io, now, None) {
-                        let text = format!("control stream not accepted: {}", in_full(&error));
-                        around.host.log(Level::Warn, &text);
-                    }
+                    self.accept_stream(around, io, now);
                 }
                 Ok(None) => return,
+                Err(error @ OobError::OtherUser { .. }) => {
+                    around.status.add(Tally::StreamsRefused, 1);
+                    self.warn_refusal(around, &format!("control stream refused: {}", in_full(&error)));
+                }
                 Err(error) => {
                     let text = format!("control listener: {}", in_full(&error));
                     if self.listener_told.as_ref() != Some(&text) {
@@ -358,33 +366,75 @@ impl<H: Host, R: Rail> Control<H, R> {
         }
     }
 
-    fn take_frames(&mut self, around: &Around<'_, H>, id: SlotId, now: Instant) {
+    /// Takes a stream in that another process has opened. As long as it has shown no nonce of ours, it is one of a bounded number.
+    fn accept_stream(&mut self, around: &Around<'_, H>, io: <H::Oob as Oob>::Stream, now: Instant) {
+        match self.add_stream(io, None) {
+            Ok(id) => {
+                let oldest = self.unproven.add(id, now);
+                if let Some(oldest) =
+                    oldest.filter(|_| !around.params.mutant.is("control-accepts-any-number"))
+                {
+                    self.refuse_stream(around, oldest, "more strangers have connected since than may wait");
+                }
+            }
+            Err(error) => {
+                self.warn_refusal(around, &format!("control stream not accepted: {}", in_full(&error)));
+            }
+        }
+    }
+
+    /// Ends the streams that have shown no nonce of ours in time.
+    fn expire_streams(&mut self, around: &Around<'_, H>, now: Instant) {
+        let mutant = around.params.mutant;
+        while let Some(id) = self.unproven.take_expired(now) {
+            let has_greeted = self.streams.get(id).is_some_and(|stream| stream.peer.is_some());
+            let planted =
+                if has_greeted { "control-keeps-who-said-hello" } else { "control-waits-for-hello" };
+            if mutant.is(planted) {
+                continue;
+            }
+            let missing = if has_greeted { "no connection was opened on it" } else { "no hello came" };
+            let why = format!("{missing} within {} s", UNPROVEN_TIME.0 / 1_000_000_000);
+            self.refuse_stream(around, id, &why);
+        }
+    }
+
+    /// Ends a stream that does not speak as a peer does.
+    fn refuse_stream(&mut self, around: &Around<'_, H>, id: SlotId, why: &str) {
+        around.status.add(Tally::StreamsRefused, 1);
+        self.warn_refusal(around, &format!("control stream refused: {why}"));
+        self.drop_stream(around, id);
+    }
+
+    /// Logs a line that anybody can cause, unless there were too many of late.
+    fn warn_refusal(&mut self, around: &Around<'_, H>, text: &str) {
+        let admitted = self.refusals.admit(around.host.now());
+        match admitted.or(around.params.mutant.is("control-logs-every-refusal").then_some(0)) {
+            None => {}
+            Some(0) => around.host.log(Level::Warn, text),
+            Some(left_out) => {
+                around
+                    .host
+                    .log(Level::Warn, &format!("{text} ({left_out} earlier refusals were not logged)"));
+            }
+        }
+    }
+
+    fn take_frames(&mut self, around: &Around<'_, H>, id: SlotId) {
         for _ in 0..BURST {
             let Some(stream) = self.streams.get_mut(id) else { return };
-            let silent = stream.peer.is_none() && (now - stream.since) > HELLO_TIME;
-            let silent = silent && !around.params.mutant.is("control-waits-for-hello");
             match stream.io.recv() {
                 Ok(Some(frame)) => {
                     if let Err(why) = self.dispatch(around, id, frame) {
-                        around.status.add(Tally::StreamsRefused, 1);
-                        around.host.log(Level::Warn, &format!("control stream refused: {why}"));
-                        self.drop_stream(around, id);
-                        return;
+                        return self.refuse_stream(around, id, &why);
                     }
-                }
-                Ok(None) if silent && stream.expected.is_none() => {
-                    around.status.add(Tally::StreamsRefused, 1);
-                    around.host.log(Level::Warn, "control stream refused: no hello");
-                    self.drop_stream(around, id);
-                    return;
                 }
                 Ok(None) => return,
                 Err(error) => {
                     if !matches!(error, OobError::Closed | OobError::Merged) {
-                        around.host.log(Level::Warn, &format!("control stream lost: {}", in_full(&error)));
+                        self.warn_refusal(around, &format!("control stream lost: {}", in_full(&error)));
                     }
-                    self.drop_stream(around, id);
-                    return;
+                    return self.drop_stream(around, id);
                 }
             }
         }
@@ -393,6 +443,7 @@ impl<H: Host, R: Rail> Control<H, R> {
     /// Ends a stream; its peer counts as dead.
     fn drop_stream(&mut self, around: &Around<'_, H>, id: SlotId) {
         let mutant = around.params.mutant;
+        self.unproven.remove(id);
         for (_, listen) in self.listens.iter_mut() {
             listen.seen.lose(id);
         }
@@ -475,7 +526,9 @@ impl<H: Host, R: Rail> Control<H, R> {
         let mutant = around.params.mutant;
         let Some(stream) = self.streams.get_mut(id) else { return Ok(()) };
         let ours = stream.expected.is_some();
-        stream.proven |= mutant.is("control-trusts-any-name");
+        if mutant.is("control-trusts-any-name") {
+            stream.expected = Some(process);
+        }
         if stream.expected.is_some_and(|expected| expected != process)
             && !mutant.is("control-ignores-identity")
         {
@@ -509,13 +562,11 @@ impl<H: Host, R: Rail> Control<H, R> {
             around.status.add(Tally::OpensRefused, 1);
             let text =
                 format!("connection from process {} refused: stale handle or wrong nonce", peer.process);
-            around.host.log(Level::Warn, &text);
+            self.warn_refusal(around, &text);
             self.send(stream, &refusal(&open, Answer::Refused), None);
             return;
         };
-        if let Some(stream) = self.streams.get_mut(stream) {
-            stream.proven = true;
-        }
+        self.unproven.remove(stream);
         match listen.seen.look(stream, conn, turn) {
             Known::New => {}
             _ if mutant.is("control-opens-twice") => {}

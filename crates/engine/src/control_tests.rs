@@ -1,9 +1,13 @@
 //! What one control plane says of itself and another one remembers, over the system's own streams.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use rustix::process::Uid;
+use rustix::thread::set_thread_res_uid;
+use trunkline_fabric::{self as fabric, Host as _, Oob as _, OobError, OobListener, OobStream as _};
 use trunkline_proto::id::ProcessId;
+use trunkline_proto::log_rate;
 use trunkline_proto::pool::Pool;
 use trunkline_proto::pool::config::Config;
 use trunkline_proto::slots::SlotId;
@@ -12,7 +16,7 @@ use trunkline_softnic::{SoftConfig, SoftFabric, SoftRail};
 
 use crate::comm::{Comms, Peer};
 use crate::control::{Around, Control};
-use crate::host::UnixHost;
+use crate::host::{LocalUsers, Reach, UnixHost};
 use crate::status::Status;
 use crate::{Mutant, Params};
 
@@ -27,6 +31,9 @@ fn params() -> Params {
     Params { mutant, status: false, ..Params::default() }
 }
 
+/// The lines that a process has logged.
+type Lines = Arc<Mutex<Vec<String>>>;
+
 /// The control plane of a process, and what it needs.
 struct Process {
     id: ProcessId,
@@ -35,23 +42,98 @@ struct Process {
     params: Params,
     status: Status,
     control: Control<UnixHost, SoftRail>,
+    lines: Lines,
 }
 
 impl Process {
     fn new(name: u8, groups: u8) -> Self {
-        let (id, host, params) = (ProcessId([name; 16]), UnixHost::new(|_, _| {}), params());
+        let lines = Lines::default();
+        let log = Arc::clone(&lines);
+        let host = UnixHost::new(move |_, line: &str| log.lock().unwrap().push(line.to_owned()));
+        let (id, params) = (ProcessId([name; 16]), params());
         let fabric = SoftFabric::new(SoftConfig::default()).unwrap();
         let status = Status::new(&fabric, &host, &params, id);
         let pool = Pool::new(Config::OFF, 1, params.mutant);
         let control = Control::new(id, Offer { groups }, pool);
-        Self { id, host, comms: Comms::new(1), params, status, control }
+        Self { id, host, comms: Comms::new(1), params, status, control, lines }
+    }
+
+    fn progress(&mut self) {
+        let Self { host, comms, params, status, control, .. } = self;
+        control.progress(&Around { host, comms, params, status });
     }
 
     /// Goes on; who is at the other end of the first stream, once that is known.
     fn peer(&mut self) -> Option<Arc<Peer>> {
-        let Self { host, comms, params, status, control, .. } = self;
-        control.progress(&Around { host, comms, params, status });
-        control.peer(SlotId { slot: 0, generation: 1 })
+        self.progress();
+        self.control.peer(SlotId { slot: 0, generation: 1 })
+    }
+}
+
+#[test]
+fn refusals_are_logged_at_a_bounded_rate() {
+    let mut victim = Process::new(1, 0);
+    let address = victim.control.address(&victim.host).unwrap();
+    let (strangers, started) = (UnixHost::new(|_, _| {}), Instant::now());
+    let count = 4 * log_rate::BURST;
+    for _ in 0..count {
+        let mut stream = strangers.oob().connect(&address).unwrap();
+        stream.send(fabric::Frame { bytes: vec![0xff; 9], fd: None }).unwrap();
+        while !matches!(stream.recv(), Err(OobError::Closed)) {
+            victim.progress();
+            assert!(started.elapsed() < Duration::from_secs(30), "a stranger is not hung up on");
+        }
+    }
+    let allowed = u64::from(log_rate::BURST) + started.elapsed().as_secs() + 1;
+    let logged = victim.lines.lock().unwrap().len() as u64;
+    assert!((1..=allowed).contains(&logged), "{logged} lines, {allowed} are allowed");
+    assert_eq!(victim.status.counters(std::iter::empty()).streams_refused, u64::from(count));
+}
+
+#[test]
+fn a_process_of_another_user_is_refused_at_both_ends() {
+    let other = |users| {
+        let reach = Reach { users, mutant: params().mutant, ..Reach::default() };
+        UnixHost::reached(reach, |_, _| {})
+    };
+    let (strict, open) = (other(LocalUsers::Same), other(LocalUsers::Any));
+    let mut listeners = [strict.oob().listen().unwrap(), open.oob().listen().unwrap()];
+    let addresses = listeners.each_ref().map(OobListener::address);
+    let nobody = Uid::from_raw(65534);
+    // Of this thread alone, as credentials are a thread's.
+    let connects = std::thread::spawn(move || {
+        if set_thread_res_uid(Some(nobody), Some(nobody), Some(nobody)).is_err() {
+            return None;
+        }
+        let refused = strict.oob().connect(&addresses[0]).map(drop);
+        let made = [open.oob().connect(&addresses[0]), open.oob().connect(&addresses[1])];
+        Some((refused, made.map(Result::unwrap)))
+    });
+    let Some((refused, streams)) = connects.join().unwrap() else {
+        return skip("a_process_of_another_user_is_refused_at_both_ends", "only root can be another user");
+    };
+    let ours = rustix::process::geteuid().as_raw();
+    let Err(OobError::OtherUser { theirs, ours: own }) = refused else { panic!("{refused:?}") };
+    assert_eq!((theirs, own), (ours, 65534), "the listener's user is named to who connects");
+    let first = listeners[0].accept();
+    // What connected and was refused has hung up already; what asked nothing is refused here.
+    let refused = match first {
+        Err(OobError::OtherUser { theirs, ours: own }) => (theirs, own),
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(refused, (65534, ours));
+    assert!(matches!(listeners[0].accept(), Err(OobError::OtherUser { .. })));
+    assert!(listeners[0].accept().unwrap().is_none());
+    assert!(listeners[1].accept().unwrap().is_some(), "the setting lets all users in");
+    drop(streams);
+}
+
+fn skip(name: &str, reason: &str) {
+    println!("SKIPPED {name}: {reason}");
+    if let Some(path) = std::env::var_os("TRUNKLINE_SKIP_LOG") {
+        use std::io::Write as _;
+        let mut file = std::fs::OpenOptions::new().append(true).create(true).open(path).unwrap();
+        writeln!(file, "{name}: {reason}").unwrap();
     }
 }
 

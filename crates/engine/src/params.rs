@@ -6,6 +6,7 @@ mod table;
 use std::ffi::OsString;
 use std::path::PathBuf;
 
+use crate::host::LocalUsers;
 use trunkline_proto::limits::EAGER_CREDITS_MAX;
 use trunkline_proto::mutant::Mutant;
 use trunkline_proto::pool::config::{Config, ConfigError, Sharing};
@@ -91,6 +92,8 @@ pub struct Params {
     pub near: bool,
     /// NICs without a place in the PCI tree are made one device, too, where the front end is asked to.
     pub fuses_all: bool,
+    /// Whose processes may share local control sockets with this one.
+    pub local_users: LocalUsers,
     /// A thread goes on for callers who do not.
     pub progress_thread: bool,
     /// Other programs may see counters and comms on a status page.
@@ -244,6 +247,7 @@ impl Default for Params {
             counts_software_rdma: false,
             host_root: PathBuf::from("/"),
             node_copy: Choice::Learned,
+            local_users: LocalUsers::Same,
             near: false,
             fuses_all: false,
             progress_thread: false,

@@ -9,12 +9,17 @@ use std::time::{Duration, Instant};
 use trunkline_engine::host::UnixHost;
 use trunkline_engine::rma::{Cells, ContextId, HeapMemory, Job, Local, Lost, RmaError, Source};
 use trunkline_engine::{Nics, Params};
+use trunkline_fabric::{self as fabric, Host as _, Oob as _, OobAddress, OobError, OobStream};
 use trunkline_mem::Memory;
+use trunkline_proto::id::ProcessId;
 use trunkline_proto::limits::{RMA_CALLS_MAX, RMA_HEAPS_MAX};
 use trunkline_proto::rma::atomic::{Action, Atomic, Type};
-use trunkline_proto::wire::dial::Refusal;
+use trunkline_proto::wire::dial::{Card, Refusal, Word as Say};
+use trunkline_proto::wire::frame::{Frame, VERSION};
+use trunkline_proto::wire::rma::Stream;
 use trunkline_proto::wire::rma::signal::{SignalOp, Update};
 use trunkline_proto::wire::rma::word::{Width, Word};
+use trunkline_proto::wire::share::Offer;
 use trunkline_softnic::{SoftConfig, SoftFabric, WireMode};
 
 const HEAP: usize = 1 << 20;
@@ -520,6 +525,87 @@ fn strangers_are_refused_by_name_and_take_nothing() {
             assert_eq!(asked.in_use().0, 0, "{wire:?}");
         }
     }
+}
+
+/// Whether a control stream of ours is hung up on before the deadline, while the other end serves.
+fn is_hung_up(stream: &mut impl OobStream, job: &Job<SoftFabric, UnixHost>, limit: Duration) -> bool {
+    let started = Instant::now();
+    while started.elapsed() < limit {
+        match stream.recv() {
+            Err(OobError::Closed) => return true,
+            other => drop(other.unwrap()),
+        }
+        job.serve();
+    }
+    false
+}
+
+#[test]
+fn streams_without_a_nonce_of_the_job_end() {
+    let host = UnixHost::new(|_, _| {});
+    let fabric = SoftFabric::new(SoftConfig::default()).unwrap();
+    let job = Job::new(fabric, host, params(), Nics::new(&[0]).unwrap()).unwrap();
+    let card = job.card();
+    job.meet(0, &[card]).unwrap();
+    job.context().unwrap();
+    let address = OobAddress(Card::from_bytes(&card).unwrap().address);
+    let stranger = UnixHost::new(|_, _| {});
+    let offer = Offer::NONE;
+    let hello = Frame::Hello { min: VERSION, max: VERSION, offer, process: ProcessId([7; 16]) }.to_bytes();
+    let connect = |frames: &[Vec<u8>]| {
+        let mut stream = stranger.oob().connect(&address).unwrap();
+        for bytes in frames {
+            stream.send(fabric::Frame { bytes: bytes.clone(), fd: None }).unwrap();
+        }
+        stream
+    };
+    // One that greets and stays. Meanwhile: answers to what nobody has asked end their stream at once.
+    let mut polite = connect(&[hello.clone()]);
+    let taken = Say::Taken { id: 0, served: 0, receives: 2, heaps: Vec::new(), link: vec![1; 20] };
+    for word in [taken, Say::Refused { id: 0, why: Refusal::Stranger }] {
+        let mut stream = connect(&[hello.clone(), word.to_bytes()]);
+        assert!(is_hung_up(&mut stream, &job, Duration::from_secs(5)), "{word:?}");
+    }
+    assert!(is_hung_up(&mut polite, &job, Duration::from_secs(20)), "a hello shows nothing");
+}
+
+#[test]
+fn a_member_cannot_speak_for_another() {
+    let members = Members::new(3, WireMode::Auto, &[0]);
+    let (victim, honest) = (&members.0[0].job, 2);
+    let put = |value| {
+        members.put(honest, 0, 8, Source::Bytes(&[value]));
+        members.quiet(honest);
+        assert_eq!(members.0[0].heap.load(8).unwrap() as u8, value);
+    };
+    put(1);
+    let served = victim.in_use().0;
+    // Member 1 knows all cards. It says that it is member 2, and shows what it can make.
+    let cards = [victim.card(), members.0[honest].job.card()].map(|card| Card::from_bytes(&card).unwrap());
+    let stranger = UnixHost::new(|_, _| {});
+    let mut stream = stranger.oob().connect(&OobAddress(cards[0].address.clone())).unwrap();
+    let process = cards[1].process;
+    let hello = Frame::Hello { min: VERSION, max: VERSION, offer: Offer::NONE, process };
+    let name = Stream::new(0).unwrap();
+    let dial = Say::Dial { id: 7, proof: [0x55; 16], member: 2, stream: name, path: 0, link: vec![1; 20] };
+    let spoil = Say::Spoil { proof: [0x55; 16], heap: 0, offset: 64, value: 9 };
+    for bytes in [hello.to_bytes(), spoil.to_bytes(), dial.to_bytes()] {
+        stream.send(fabric::Frame { bytes, fd: None }).unwrap();
+    }
+    let started = Instant::now();
+    let answer = loop {
+        victim.serve();
+        if let Some(frame) = stream.recv().unwrap()
+            && let Ok(word) = Say::from_bytes(&frame.bytes)
+        {
+            break word;
+        }
+        assert!(started.elapsed().as_secs() < 20, "nobody answers");
+    };
+    assert!(matches!(answer, Say::Refused { id: 7, why: Refusal::Stranger }), "{answer:?}");
+    assert_eq!(victim.in_use().0, served, "the links of member 2 are as they were");
+    assert_eq!(members.0[0].heap.load(64).unwrap(), 0, "no word was spoiled");
+    put(2);
 }
 
 /// A control stream says what no link can any more. Of whoever does not know the card's nonce it is not taken.

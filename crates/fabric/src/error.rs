@@ -150,6 +150,17 @@ pub enum OobError {
     /// More frames wait to be sent than the limit allows.
     #[error("the peer does not read its control stream")]
     Overflow,
+    /// The process at the other end of a local control stream belongs to another user.
+    #[error(
+        "the process at the other end runs as user {theirs} and this one as user {ours}; processes of different users share \
+         a host's control sockets only if both set TRUNKLINE_LOCAL_USERS=any"
+    )]
+    OtherUser {
+        /// The user of that process, as this process's user namespace names it.
+        theirs: u32,
+        /// The user of this process.
+        ours: u32,
+    },
     /// The operating system refused.
     #[error("{what} failed")]
     System {

@@ -5,6 +5,7 @@ use trunkline_engine::{CommFault, CommId, Error, ListenId, MatchBy, Params, Recv
 use trunkline_fabric::{Frame, Oob, OobAddress, OobListener, OobStream};
 use trunkline_mem::Memory;
 use trunkline_proto::id::ProcessId;
+use trunkline_proto::limits::UNPROVEN_STREAMS_MAX;
 use trunkline_proto::nics::Nics;
 use trunkline_proto::time::Duration;
 use trunkline_proto::wire::fabric::ChosenFabric;
@@ -338,7 +339,7 @@ fn a_stranger_of_another_version_is_refused() {
 }
 
 #[test]
-fn a_stranger_that_says_nothing_is_hung_up_on() {
+fn strangers_that_show_no_nonce_are_hung_up_on() {
     let duo = Duo::calm();
     let (_, handle) = duo.b.listen(0).unwrap();
     let mut silent = duo.stranger(&handle, &[]);
@@ -346,8 +347,36 @@ fn a_stranger_that_says_nothing_is_hung_up_on() {
     duo.run(9 * SECOND);
     assert!(!is_over(&mut silent), "it may be slow");
     duo.run(2 * SECOND);
-    assert!(is_over(&mut silent) && !is_over(&mut polite));
-    assert_eq!((duo.b.in_use().2, duo.b.counters().streams_refused), (1, 1));
+    assert!(is_over(&mut silent) && is_over(&mut polite), "a hello shows nothing");
+    assert_eq!((duo.b.in_use().2, duo.b.counters().streams_refused), (0, 2));
+    // A peer that has opened a connection stays, however long it is silent.
+    let (send, recv) = duo.connect();
+    duo.run(30 * SECOND);
+    let (_, into) = buffer(&duo.b, recv, 8);
+    let request = duo.b.irecv(recv, &[into]).unwrap().unwrap();
+    let (_, from) = buffer(&duo.a, send, 8);
+    let sent = isend(&duo.a, send, from);
+    assert_eq!((end(&duo.b, request).unwrap(), end(&duo.a, sent).unwrap()), (8, 8));
+}
+
+#[test]
+fn a_flood_of_strangers_ends_the_oldest_of_them() {
+    let duo = Duo::calm();
+    let (_, handle) = duo.b.listen(0).unwrap();
+    let said = [hello(frame::VERSION, frame::VERSION, 7)];
+    let (send, recv) = duo.connect();
+    let before = duo.b.in_use().2;
+    let mut streams: Vec<_> = (0..UNPROVEN_STREAMS_MAX + 10).map(|_| duo.stranger(&handle, &said)).collect();
+    duo.run(SECOND / 10);
+    assert_eq!(duo.b.in_use().2 - before, UNPROVEN_STREAMS_MAX);
+    let ended = streams.iter_mut().map(is_over).take_while(|is_over| *is_over).count();
+    assert_eq!(ended, 10, "the oldest");
+    let (_, into) = buffer(&duo.b, recv, 8);
+    let request = duo.b.irecv(recv, &[into]).unwrap().unwrap();
+    let (_, from) = buffer(&duo.a, send, 8);
+    let sent = isend(&duo.a, send, from);
+    assert_eq!((end(&duo.b, request).unwrap(), end(&duo.a, sent).unwrap()), (8, 8), "who was there stays");
+    duo.connect();
 }
 
 #[test]

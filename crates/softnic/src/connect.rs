@@ -174,14 +174,7 @@ impl SoftRail {
             own: self.shared.own_links.add(token),
             door: self.door()?,
         };
-        let qp = Qp::new(
-            (link, berth),
-            names,
-            rx,
-            Arc::clone(&self.cq),
-            &self.config,
-            &self.shared,
-        );
+        let qp = Qp::new((link, berth), names, rx, Arc::clone(&self.cq), &self.config, &self.shared);
         qp.rx.publish_posted(qp.posted);
         Ok(qp)
     }

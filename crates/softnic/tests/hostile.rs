@@ -10,7 +10,8 @@ use std::os::unix::fs::FileExt;
 use common::{Random, connect, poll, rail};
 use proptest::prelude::*;
 use trunkline_fabric::{
-    Access, LinkAddress, LinkError, Links, Op, PassedFd, PeerProcess, PostError, Purpose, Rail, Source, Status,
+    Access, LinkAddress, LinkError, Links, Op, PassedFd, PeerProcess, PostError, Purpose, Rail, Source,
+    Status,
 };
 use trunkline_mem::Memory;
 use trunkline_softnic::{CopyMode, SoftConfig};

@@ -13,7 +13,9 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
 };
 use trunkline_fabric::{Frame, OobError, PassedFd, PeerProcess};
-use trunkline_mem::ipc::{peer_pidfd, process_across};
+use trunkline_mem::ipc::{peer_credentials, peer_pidfd, process_across};
+
+use super::reach::LocalUsers;
 
 /// Frames that wait for a peer that does not read.
 const QUEUE_MAX: usize = 1024;
@@ -37,6 +39,17 @@ fn failed(what: &'static str) -> impl Fn(Errno) -> OobError {
     move |errno| OobError::System { what, source: errno.into() }
 }
 
+/// Checks that the process at the other end of a socket is of a user who may be there.
+fn check_user(socket: &OwnedFd, users: LocalUsers) -> Result<(), OobError> {
+    if users == LocalUsers::Any {
+        return Ok(());
+    }
+    let ours = rustix::process::geteuid().as_raw();
+    // A socket that names nobody is none of ours.
+    let theirs = peer_credentials(socket.as_fd()).map_or(u32::MAX, |credentials| credentials.uid);
+    if theirs == ours { Ok(()) } else { Err(OobError::OtherUser { theirs, ours }) }
+}
+
 fn socket() -> Result<OwnedFd, OobError> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
@@ -48,25 +61,26 @@ fn socket() -> Result<OwnedFd, OobError> {
 pub(super) struct LocalListener {
     socket: OwnedFd,
     name: Name,
+    users: LocalUsers,
 }
 
 impl LocalListener {
-    /// Listens under a new name.
-    pub(super) fn new(name: Name) -> Result<Self, OobError> {
+    /// Listens under a new name, for processes of some users.
+    pub(super) fn new(name: Name, users: LocalUsers) -> Result<Self, OobError> {
         let socket = socket()?;
         rustix::net::bind(&socket, &socket_address(&name)?).map_err(failed("bind"))?;
         rustix::net::listen(&socket, BACKLOG).map_err(failed("listen"))?;
-        Ok(Self { socket, name })
+        Ok(Self { socket, name, users })
     }
 
     pub(super) fn name(&self) -> Name {
         self.name
     }
 
-    /// The next stream, if one waits.
+    /// The next stream, if one waits. One of another user is closed, and the error says whose it was; others may wait behind it.
     pub(super) fn accept(&mut self) -> Result<Option<LocalStream>, OobError> {
         match rustix::net::accept_with(&self.socket, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
-            Ok(socket) => Ok(Some(LocalStream::new(socket))),
+            Ok(socket) => check_user(&socket, self.users).map(|()| Some(LocalStream::new(socket))),
             Err(Errno::AGAIN | Errno::INTR | Errno::CONNABORTED) => Ok(None),
             Err(errno) => Err(failed("accept")(errno)),
         }
@@ -83,11 +97,12 @@ pub(super) struct LocalStream {
 }
 
 impl LocalStream {
-    /// Connects to the listener of that name; [`OobError::Closed`] if there is none on this host.
-    pub(super) fn connect(name: &Name) -> Result<Self, OobError> {
+    /// Connects to the listener of that name; [`OobError::Closed`] if there is none on this host, [`OobError::OtherUser`] if a process of
+    /// another user has the name.
+    pub(super) fn connect(name: &Name, users: LocalUsers) -> Result<Self, OobError> {
         let socket = socket()?;
         match rustix::net::connect(&socket, &socket_address(name)?) {
-            Ok(()) => Ok(Self::new(socket)),
+            Ok(()) => check_user(&socket, users).map(|()| Self::new(socket)),
             Err(Errno::AGAIN) => Err(OobError::Overflow),
             Err(Errno::CONNREFUSED) => Err(OobError::Closed),
             Err(errno) => Err(failed("connect")(errno)),
@@ -195,8 +210,8 @@ mod tests {
     }
 
     fn pair(number: u8) -> (LocalStream, LocalStream) {
-        let mut listener = LocalListener::new(name(number)).unwrap();
-        let client = LocalStream::connect(&listener.name()).unwrap();
+        let mut listener = LocalListener::new(name(number), LocalUsers::Same).unwrap();
+        let client = LocalStream::connect(&listener.name(), LocalUsers::Same).unwrap();
         (client, listener.accept().unwrap().unwrap())
     }
 
@@ -242,7 +257,7 @@ mod tests {
 
     #[test]
     fn nobody_listens_there() {
-        let gone = LocalListener::new(name(3)).unwrap().name();
-        assert!(matches!(LocalStream::connect(&gone), Err(OobError::Closed)));
+        let gone = LocalListener::new(name(3), LocalUsers::Same).unwrap().name();
+        assert!(matches!(LocalStream::connect(&gone, LocalUsers::Same), Err(OobError::Closed)));
     }
 }

@@ -11,4 +11,4 @@ mod strand;
 
 pub use machine::UnixHost;
 pub use oob::{UnixListener, UnixOob, UnixStream};
-pub use reach::Reach;
+pub use reach::{LocalUsers, Reach};

@@ -9,7 +9,7 @@ use trunkline_proto::wire::place;
 use trunkline_proto::wire::strand::STRANDS_MAX;
 
 use super::local::{LocalListener, LocalStream, Name};
-use super::reach::Reach;
+use super::reach::{LocalUsers, Reach};
 use super::remote::{RemoteListener, RemoteStream};
 
 /// First byte of the local part of an address (docs/wire.md, "Control address").
@@ -63,6 +63,10 @@ impl UnixOob {
     pub(super) fn new(reach: Reach) -> Self {
         Self { reach }
     }
+
+    fn users(&self) -> LocalUsers {
+        if self.reach.mutant.is("host-takes-any-user") { LocalUsers::Any } else { self.reach.users }
+    }
 }
 
 impl Oob for UnixOob {
@@ -70,7 +74,7 @@ impl Oob for UnixOob {
     type Stream = UnixStream;
 
     fn listen(&self) -> Result<UnixListener, OobError> {
-        let local = if self.reach.local { Some(LocalListener::new(random()?)?) } else { None };
+        let local = if self.reach.local { Some(LocalListener::new(random()?, self.users())?) } else { None };
         let Reach { addresses, silence, mutant, .. } = &self.reach;
         let reached = !addresses.is_empty();
         let remote = reached.then(|| RemoteListener::new(addresses, *silence, *mutant)).transpose()?;
@@ -80,7 +84,7 @@ impl Oob for UnixOob {
     fn connect(&self, address: &OobAddress) -> Result<UnixStream, OobError> {
         let places = Places::parse(address).ok_or(OobError::Malformed)?;
         if let Some(name) = places.local.filter(|_| self.reach.local) {
-            match LocalStream::connect(&name) {
+            match LocalStream::connect(&name, self.users()) {
                 Ok(stream) => return Ok(UnixStream(Way::Local(stream))),
                 // Nobody of that name on this host.
                 Err(OobError::Closed) => {}

@@ -6,11 +6,23 @@ use std::net::IpAddr;
 use trunkline_proto::mutant::Mutant;
 use trunkline_proto::time::Duration;
 
+/// Whose processes may be at the other end of a local control stream.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub enum LocalUsers {
+    /// Those of this process's effective user, as the kernel says.
+    #[default]
+    Same,
+    /// Those of every user of the host.
+    Any,
+}
+
 /// How control streams reach this process and others.
 #[derive(Clone, Debug)]
 pub struct Reach {
     /// Processes of this host reach each other by local sockets; otherwise by the network, like those of other hosts.
     pub local: bool,
+    /// Whose processes may share a local socket with this one.
+    pub users: LocalUsers,
     /// The addresses that other hosts are told, of which the first four are used; none: they do not reach this
     /// process. Control streams go over all of them.
     pub addresses: Vec<IpAddr>,
@@ -23,6 +35,12 @@ pub struct Reach {
 
 impl Default for Reach {
     fn default() -> Self {
-        Self { local: true, addresses: Vec::new(), silence: Duration::secs(10), mutant: Mutant::NONE }
+        Self {
+            local: true,
+            users: LocalUsers::Same,
+            addresses: Vec::new(),
+            silence: Duration::secs(10),
+            mutant: Mutant::NONE,
+        }
     }
 }

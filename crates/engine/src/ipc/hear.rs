@@ -89,7 +89,9 @@ impl<M: IpcMemory, S: OobStream> Node<M, S> {
             }
             Message::Bye => self.on_bye(from, now),
             _ if peer.said_bye => {}
-            Message::Announce(announce) => return self.on_announce(from, &announce, frame.fd.map(|passed| passed.fd)),
+            Message::Announce(announce) => {
+                return self.on_announce(from, &announce, frame.fd.map(|passed| passed.fd));
+            }
             Message::Refer { operation, reference } => return self.on_refer(from, operation, &reference),
             Message::Retire(names) => self.importer.retire(from.0, &names)?,
             Message::Inbox(inbox) => return self.on_inbox(from, inbox, frame.fd.map(|passed| passed.fd)),

@@ -8,6 +8,8 @@ use trunkline_proto::pool::config::Sharing;
 use trunkline_proto::tagged::{Choice, Method};
 use trunkline_proto::time::Duration;
 
+use crate::host::LocalUsers;
+
 use super::{Alias, ExecuteBy, FabricName, MatchBy, ParamInfo, SharedHeap, SoftCopy};
 
 /// The libfabric of the system.
@@ -53,6 +55,23 @@ pub const TABLE: &[ParamInfo] = &[
         range: "0 or 1",
         doc: "1: fail instead of using the software NIC; under NCCL set NCCL_NET=Trunkline too, or NCCL continues with its own transport",
         set: |params, value| number(value, 0, 1).map(|n| params.require_nic = n == 1),
+    },
+    ParamInfo {
+        name: "TRUNKLINE_LOCAL_USERS",
+        aliases: &[],
+        kind: "name",
+        default: "same",
+        range: "same or any",
+        doc: "whose processes on this host may connect to the control socket, as the kernel names them: only those of this process's user, or those of every \
+              user; all ranks of a job on a host need any if they run as different users, or in containers with user namespaces of their own",
+        set: |params, value| {
+            params.local_users = match value {
+                "same" => LocalUsers::Same,
+                "any" => LocalUsers::Any,
+                _ => return Err(()),
+            };
+            Ok(())
+        },
     },
     ParamInfo {
         name: "TRUNKLINE_AUTO_SOFTWARE_RDMA",

@@ -27,7 +27,7 @@ impl<F: Fabric, H: Host> Job<F, H> {
         });
         let mutant = self.params.mutant.is("card-hides-fabric");
         let fabric = if mutant { ChosenFabric::default() } else { self.fabric.chosen() };
-        Card { process: self.process, nonce: self.nonce, rails, address, executes, fabric }.to_bytes()
+        Card { process: self.process, key: self.key.public(), rails, address, executes, fabric }.to_bytes()
     }
 
     /// What its NIC can do, if it serves by one.

@@ -7,7 +7,7 @@ use trunkline_proto::rma::Path;
 use trunkline_proto::rma::incoming::Standing;
 use trunkline_proto::rma::paths::{Stage, Step};
 use trunkline_proto::slots::SlotId;
-use trunkline_proto::wire::dial::{Heap as Told, Refusal, Word};
+use trunkline_proto::wire::dial::{Heap as Told, Proof, Refusal, Word};
 
 use crate::rma::context::{Context, Dialled};
 use crate::rma::error::{Lost, RmaError};
@@ -33,7 +33,7 @@ impl<R: Rail> Context<R> {
         member: Member,
         control: SlotId,
         paths: usize,
-        nonce: [u8; 16],
+        proof: Proof,
         me: Member,
     ) -> Result<Vec<(Word, Option<PassedFd>)>, RmaError> {
         let at = self.peers.len() as u32;
@@ -52,7 +52,7 @@ impl<R: Rail> Context<R> {
                 }
             };
             let (path, bytes) = (path.index() as u8, address.bytes);
-            words.push((Word::Dial { id, nonce, member: me, stream, path, link: bytes }, address.fd));
+            words.push((Word::Dial { id, proof, member: me, stream, path, link: bytes }, address.fd));
             peer.links.push(link);
         }
         for (path, link) in peer.links.iter().enumerate() {

@@ -19,6 +19,7 @@ use crate::rma::context::{ANSWERS_MAX, Context, ContextId, Fetch, Local, Source}
 use crate::rma::desk::Desk;
 use crate::rma::error::RmaError;
 use crate::rma::heaps::Heaps;
+use crate::rma::member_key::MemberKey;
 use crate::rma::native::Native;
 use crate::rma::place::{Place, named};
 use crate::rma::service::{RECEIVES_MAX, Service};
@@ -58,7 +59,7 @@ pub struct Job<F: Fabric, H: Host> {
     pub(super) params: Params,
     pub(super) nics: Nics,
     pub(super) process: ProcessId,
-    pub(super) nonce: [u8; 16],
+    pub(super) key: MemberKey,
     pub(super) me: OnceLock<(Member, Vec<Card>)>,
     pub(super) heaps: Mutex<Heaps>,
     pub(super) desk: Lane<Desk<H>>,
@@ -76,18 +77,18 @@ impl<F: Fabric, H: Host> Job<F, H> {
     /// # Errors
     /// A NIC cannot be opened, or the system refuses to listen.
     pub fn new(fabric: F, host: H, params: Params, nics: Nics) -> Result<Self, RmaError> {
-        let (process, nonce) = (ProcessId(host.random()), host.random());
-        let streams = Streams::new(process, &host)?;
+        let (process, key) = (ProcessId(host.random()), MemberKey::new([host.random(), host.random()]));
+        let streams = Streams::new(process, &host, params.mutant)?;
         let mutant = params.mutant;
         Ok(Self {
             fabric,
             host,
             nics,
             process,
-            nonce,
+            key,
             me: OnceLock::new(),
             heaps: Mutex::default(),
-            desk: Lane::new(Desk { streams, events: Vec::new() }, mutant),
+            desk: Lane::new(Desk::new(streams), mutant),
             service: Lane::new(None, mutant),
             contexts: std::iter::repeat_with(OnceLock::new).take(RMA_STREAMS_MAX).collect(),
             made: Mutex::default(),

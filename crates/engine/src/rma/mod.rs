@@ -18,6 +18,7 @@ mod heap;
 mod heaps;
 mod job;
 mod leave;
+mod member_key;
 mod native;
 mod peer;
 mod place;

@@ -7,6 +7,7 @@ use std::sync::{Mutex, PoisonError};
 
 use trunkline_fabric::{PassedFd, Rail};
 use trunkline_proto::id::ProcessId;
+use trunkline_proto::limits::RMA_EVENTS_MAX;
 use trunkline_proto::mutant::Mutant;
 use trunkline_proto::rma::incoming::Standing;
 use trunkline_proto::slots::SlotId;
@@ -48,12 +49,18 @@ pub(super) struct Place<R: Rail> {
     lane: Lane<Option<Context<R>>>,
     has_news: AtomicBool,
     news: Mutex<VecDeque<Heard>>,
+    mutant: Mutant,
 }
 
 impl<R: Rail> Place<R> {
     /// One with nothing in it.
     pub(super) fn new(mutant: Mutant) -> Self {
-        Self { lane: Lane::new(None, mutant), has_news: AtomicBool::new(false), news: Mutex::default() }
+        Self {
+            lane: Lane::new(None, mutant),
+            has_news: AtomicBool::new(false),
+            news: Mutex::default(),
+            mutant,
+        }
     }
 
     /// What is in it, unless somebody has it.
@@ -67,10 +74,17 @@ impl<R: Rail> Place<R> {
         self.lane.claim()
     }
 
-    /// Leaves word.
-    pub(super) fn tell(&self, heard: Heard) {
-        self.news.lock().unwrap_or_else(PoisonError::into_inner).push_back(heard);
+    /// Leaves word for the context, unless [`RMA_EVENTS_MAX`] wait already: `false` then. The loss of a stream is always left, once per stream.
+    #[must_use]
+    pub(super) fn tell(&self, heard: Heard) -> bool {
+        let mut news = self.news.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_loss = matches!(heard, Heard::Lost { .. });
+        if news.len() >= RMA_EVENTS_MAX && !is_loss && !self.mutant.is("job-queues-without-end") {
+            return false;
+        }
+        news.push_back(heard);
         self.has_news.store(true, Ordering::Release);
+        true
     }
 
     /// Lets the context hear what came. What is about another that had the place before it does not concern it.
@@ -102,4 +116,30 @@ pub(super) fn named<R: Rail>(
     id: ContextId,
 ) -> Result<&mut Context<R>, RmaError> {
     context.as_mut().filter(|context| context.generation == id.generation).ok_or_else(RmaError::unknown)
+}
+
+#[cfg(test)]
+mod tests {
+    use trunkline_softnic::SoftRail;
+
+    use super::*;
+
+    fn mutant() -> Mutant {
+        #[cfg(feature = "mutants")]
+        if let Ok(name) = std::env::var("TRUNKLINE_MUTANT") {
+            return Mutant::named(name.leak());
+        }
+        Mutant::NONE
+    }
+
+    #[test]
+    fn a_flood_of_words_is_bounded_and_losses_are_kept() {
+        let place = Place::<SoftRail>::new(mutant());
+        let control = SlotId { slot: 1, generation: 1 };
+        let word = || Heard::Refused { control, id: 1, why: Refusal::Stranger };
+        assert!((0..RMA_EVENTS_MAX).all(|_| place.tell(word())));
+        assert!(!place.tell(word()));
+        assert!(place.tell(Heard::Lost { control }), "the loss of a stream is always heard");
+        assert_eq!(place.news.lock().unwrap().len(), RMA_EVENTS_MAX + 1);
+    }
 }

@@ -4,8 +4,8 @@
 use std::collections::{HashMap, VecDeque};
 
 use trunkline_fabric::{
-    Completion, Done, LinkAddress, LinkError, LinkId, Op, PassedFd, PostError, Rail, RegisterError, Source, Status,
-    Wake,
+    Completion, Done, LinkAddress, LinkError, LinkId, Op, PassedFd, PostError, Rail, RegisterError, Source,
+    Status, Wake,
 };
 use trunkline_proto::limits::{LINKS_MAX as PATHS_MAX, RMA_HEAPS_TOLD_MAX};
 use trunkline_proto::mutant::Mutant;

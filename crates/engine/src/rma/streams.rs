@@ -1,11 +1,16 @@
-//! Control streams of a job: accepted and begun, with a HELLO first, and their words in and out. One stream for each pair of
-//! processes. Driven by the job's calls; decides nothing about links.
+//! Control streams of a job: accepted and begun, with a HELLO first, and their words in and out. One stream from
+//! each member to each that it asks. Driven by the job's calls; decides nothing about links.
 
-
-use trunkline_fabric::{self as fabric, Host, Level, Oob, OobAddress, OobError, OobListener, OobStream, PassedFd};
+use trunkline_fabric::{
+    self as fabric, Host, Level, Oob, OobAddress, OobError, OobListener, OobStream, PassedFd,
+};
+use trunkline_proto::conn::UnprovenStreams;
 use trunkline_proto::id::ProcessId;
+use trunkline_proto::limits::UNPROVEN_TIME;
+use trunkline_proto::log_rate::LogRate;
+use trunkline_proto::mutant::Mutant;
 use trunkline_proto::slots::{SlotId, Slots};
-use trunkline_proto::time::{Duration, Instant};
+use trunkline_proto::time::Instant;
 use trunkline_proto::wire::dial::Word;
 use trunkline_proto::wire::frame::{Frame, VERSION};
 use trunkline_proto::wire::share::Offer;
@@ -16,8 +21,6 @@ use crate::in_full;
 const STREAMS_MAX: usize = 16384;
 /// Streams accepted, and words taken from a stream, in one go.
 const BURST: usize = 64;
-/// How long a stranger may stay silent.
-const HELLO_TIME: Duration = Duration::secs(10);
 
 /// What has come.
 #[derive(Debug)]
@@ -34,7 +37,6 @@ struct Stream<S> {
     process: Option<ProcessId>,
     /// Whom we dialled.
     expected: Option<ProcessId>,
-    since: Instant,
     /// It could not take a word: what comes next on it would be misunderstood.
     broken: bool,
 }
@@ -44,8 +46,13 @@ pub(super) struct Streams<H: Host> {
     process: ProcessId,
     listener: <H::Oob as Oob>::Listener,
     streams: Slots<Stream<<H::Oob as Oob>::Stream>>,
+    /// Those that others have opened and that have not shown which member they are of.
+    unproven: UnprovenStreams,
     names: Vec<SlotId>,
+    /// How often refusals are logged: anybody can cause them.
+    refusals: LogRate,
     told: Option<String>,
+    mutant: Mutant,
 }
 
 impl<H: Host> Streams<H> {
@@ -53,9 +60,17 @@ impl<H: Host> Streams<H> {
     ///
     /// # Errors
     /// When the system refuses to listen.
-    pub(super) fn new(process: ProcessId, host: &H) -> Result<Self, OobError> {
-        let listener = host.oob().listen()?;
-        Ok(Self { process, listener, streams: Slots::new(STREAMS_MAX), names: Vec::new(), told: None })
+    pub(super) fn new(process: ProcessId, host: &H, mutant: Mutant) -> Result<Self, OobError> {
+        Ok(Self {
+            process,
+            listener: host.oob().listen()?,
+            streams: Slots::new(STREAMS_MAX),
+            unproven: UnprovenStreams::new(),
+            names: Vec::new(),
+            refusals: LogRate::new(Instant::default()),
+            told: None,
+            mutant,
+        })
     }
 
     /// Where others find this process.
@@ -88,18 +103,59 @@ impl<H: Host> Streams<H> {
             Err(OobError::Overflow) => return Ok(None),
             made => made?,
         };
-        self.add(io, Some(process), host.now()).map(Some)
+        self.add(io, Some(process)).map(Some)
+    }
+
+    /// A stream has shown that a member is at its other end: it stays as long as that.
+    pub(super) fn prove(&mut self, stream: SlotId) {
+        self.unproven.remove(stream);
+    }
+
+    /// The process that a stream's other end says it is.
+    pub(super) fn process(&self, stream: SlotId) -> Option<ProcessId> {
+        self.streams.get(stream)?.process
+    }
+
+    /// Whether this process opened a stream, at the address of a member: what that member is asked is answered there.
+    pub(super) fn is_opened(&self, stream: SlotId) -> bool {
+        self.streams.get(stream).is_some_and(|stream| stream.expected.is_some())
+    }
+
+    /// Ends a stream whose other end does not keep to the protocol.
+    pub(super) fn refuse(&mut self, host: &H, id: SlotId, why: &str, events: &mut Vec<Event>) {
+        if self.streams.get(id).is_some() {
+            self.warn_refusal(host, &format!("control stream refused: {why}"));
+            self.end(id, events);
+        }
+    }
+
+    fn end(&mut self, id: SlotId, events: &mut Vec<Event>) {
+        self.unproven.remove(id);
+        if self.streams.remove(id).is_some() {
+            events.push(Event::Lost(id));
+        }
+    }
+
+    /// Logs a line that anybody can cause, unless there were too many of late.
+    pub(super) fn warn_refusal(&mut self, host: &H, text: &str) {
+        let admitted = self.refusals.admit(host.now());
+        match admitted.or(self.mutant.is("job-logs-every-refusal").then_some(0)) {
+            None => {}
+            Some(0) => host.log(Level::Warn, text),
+            Some(left_out) => {
+                host.log(Level::Warn, &format!("{text} ({left_out} earlier refusals were not logged)"));
+            }
+        }
     }
 
     fn add(
         &mut self,
         mut io: <H::Oob as Oob>::Stream,
         expected: Option<ProcessId>,
-        since: Instant,
     ) -> Result<SlotId, OobError> {
         let hello = Frame::Hello { min: VERSION, max: VERSION, offer: Offer::NONE, process: self.process };
         io.send(fabric::Frame { bytes: hello.to_bytes(), fd: None })?;
-        let stream = Stream { io, process: None, expected, since, broken: false };
+        let stream = Stream { io, process: None, expected, broken: false };
         self.streams.insert(stream).map_err(|_| OobError::Overflow)
     }
 
@@ -113,30 +169,53 @@ impl<H: Host> Streams<H> {
     /// Accepts streams and takes what came, a bounded number.
     pub(super) fn progress(&mut self, host: &H, events: &mut Vec<Event>) {
         let now = host.now();
-        self.accept(host, now);
+        self.accept(host, now, events);
         let mut names = std::mem::take(&mut self.names);
         names.clear();
         names.extend(self.streams.iter().map(|(id, _)| id));
         for &id in &names {
-            if let Err(why) = self.take(id, now, events) {
-                if !why.is_empty() {
-                    host.log(Level::Warn, &format!("control stream refused: {why}"));
-                }
-                self.streams.remove(id);
-                events.push(Event::Lost(id));
+            match self.take(id, events) {
+                Ok(()) => {}
+                Err(why) if why.is_empty() => self.end(id, events),
+                Err(why) => self.refuse(host, id, &why, events),
             }
         }
         self.names = names;
     }
 
-    fn accept(&mut self, host: &H, now: Instant) {
+    /// Ends the streams that have not shown in time which member they are of. Called after [`Streams::progress`] and what its events say:
+    /// what a stream has to show may have come while this process made no calls.
+    pub(super) fn expire(&mut self, host: &H, events: &mut Vec<Event>) {
+        let now = host.now();
+        while let Some(id) = self.unproven.take_expired(now) {
+            if !self.mutant.is("job-keeps-strangers") {
+                let seconds = UNPROVEN_TIME.0 / 1_000_000_000;
+                let why = format!("no member of this job proved to be at its other end within {seconds} s");
+                self.refuse(host, id, &why, events);
+            }
+        }
+    }
+
+    fn accept(&mut self, host: &H, now: Instant, events: &mut Vec<Event>) {
         for _ in 0..BURST {
-            let failed = match self.listener.accept() {
+            let error = match self.listener.accept() {
                 Ok(None) => return,
-                Ok(Some(io)) => self.add(io, None, now).err(),
-                Err(error) => Some(error),
+                Ok(Some(io)) => match self.add(io, None) {
+                    Ok(id) => {
+                        if let Some(oldest) = self.unproven.add(id, now) {
+                            let why = "more strangers have connected since than may wait";
+                            self.refuse(host, oldest, why, events);
+                        }
+                        continue;
+                    }
+                    Err(error) => error,
+                },
+                Err(error @ OobError::OtherUser { .. }) => {
+                    self.warn_refusal(host, &format!("control stream refused: {}", in_full(&error)));
+                    continue;
+                }
+                Err(error) => error,
             };
-            let Some(error) = failed else { continue };
             let text = format!("control stream not accepted: {}", in_full(&error));
             if self.told.as_ref() != Some(&text) {
                 host.log(Level::Warn, &text);
@@ -147,15 +226,12 @@ impl<H: Host> Streams<H> {
     }
 
     /// Takes what came on one stream. An error ends it; an empty one is its end.
-    fn take(&mut self, id: SlotId, now: Instant, events: &mut Vec<Event>) -> Result<(), String> {
+    fn take(&mut self, id: SlotId, events: &mut Vec<Event>) -> Result<(), String> {
         for _ in 0..BURST {
             let Some(stream) = self.streams.get_mut(id) else { return Ok(()) };
             let frame = match stream.io.recv() {
                 _ if stream.broken => return Err(String::new()),
                 Ok(Some(frame)) => frame,
-                Ok(None) if stream.process.is_none() && now - stream.since > HELLO_TIME => {
-                    return Err("no hello".to_owned());
-                }
                 Ok(None) => return Ok(()),
                 Err(OobError::Closed | OobError::Merged) => return Err(String::new()),
                 Err(error) => return Err(in_full(&error)),

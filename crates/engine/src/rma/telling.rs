@@ -9,7 +9,7 @@ use trunkline_proto::wire::rma::word::{Width, Word};
 
 use crate::rma::context::{Context, ContextId, Local, OPS, Source};
 use crate::rma::error::RmaError;
-use crate::rma::job::{Job, Member, UNMET};
+use crate::rma::job::{Job, Member};
 use crate::rma::place::named;
 
 /// How an operation ended.
@@ -184,15 +184,15 @@ impl<F: Fabric, H: Host> Job<F, H> {
     /// # Errors
     /// [`RmaError::Argument`]: there is no such member. [`RmaError::Lost`]: it is gone.
     pub fn spoil(&self, member: Member, heap: u8, offset: u64, value: u64) -> Result<bool, RmaError> {
-        let (_, cards) = self.me.get().ok_or(UNMET)?;
-        let card = cards.get(member as usize).ok_or(RmaError::Argument("there is no such member"))?;
+        let card = self.card_of(member)?;
         let mut desk = self.desk.claim();
         let dead = crate::rma::Lost::Dead(card.process);
         let control = desk.streams.to(&self.host, card.process, &card.address);
         let Some(control) = control.map_err(|_| RmaError::Lost { member, lost: dead })? else {
             return Ok(false);
         };
-        let word = Say::Spoil { nonce: card.nonce, heap, offset, value };
+        let proof = self.proof_for(member)?;
+        let word = Say::Spoil { proof, heap, offset, value };
         desk.streams.say(control, &word, None);
         Ok(true)
     }

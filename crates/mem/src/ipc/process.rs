@@ -84,8 +84,7 @@ unsafe fn read_option<T>(socket: BorrowedFd<'_>, option: libc::c_int, value: &mu
     let mut len = size_of::<T>() as libc::socklen_t;
     let value = std::ptr::from_mut(value).cast();
     // SAFETY: fills at most `len` bytes of a place of ours, whose bytes may have any value.
-    let code =
-        unsafe { libc::getsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, option, value, &raw mut len) };
+    let code = unsafe { libc::getsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, option, value, &raw mut len) };
     code == 0 && len as usize == size_of::<T>()
 }
 

@@ -291,8 +291,8 @@ pub(super) fn dial(bytes: &[u8]) {
 
 pub(super) fn dial_seeds() -> Vec<Vec<u8>> {
     let Some(stream) = Stream::new(5) else { return Vec::new() };
-    let (process, nonce, fabric) = (ProcessId([1; 16]), [2; 16], ChosenFabric::new("ofi", "efa"));
-    let card = Card { process, nonce, rails: 4, address: vec![3; 48], executes: false, fabric };
+    let (process, fabric) = (ProcessId([1; 16]), ChosenFabric::new("ofi", "efa"));
+    let card = Card { process, key: [4; 32], rails: 4, address: vec![3; 48], executes: false, fabric };
     let heap = |n: u64| dial::Heap { len: n << 20, region: Region { key: !n, addr: n << 40 } };
     let standing = |epochs: u16| incoming::Standing {
         applied: 0x0102_0304_0506,
@@ -301,7 +301,7 @@ pub(super) fn dial_seeds() -> Vec<Vec<u8>> {
     };
     let lost = |epochs: u16| (0..epochs).map(|epoch| incoming::MakeUp { stream, epoch, count: 9 }).collect();
     let words = [
-        Word::Dial { id: 1, nonce: [9; 16], member: 7, stream, path: 3, link: vec![5; 120] },
+        Word::Dial { id: 1, proof: [9; 16], member: 7, stream, path: 3, link: vec![5; 120] },
         Word::Taken { id: 1, served: 2, receives: 200, heaps: (0..3).map(heap).collect(), link: vec![6; 56] },
         Word::Refused { id: 3, why: dial::Refusal::Protocol },
         Word::Leave { stream },
@@ -309,7 +309,7 @@ pub(super) fn dial_seeds() -> Vec<Vec<u8>> {
         Word::Standing { id: 5, standing: standing(0) },
         Word::Standing { id: 5, standing: standing(dial::EPOCHS_MAX as u16) },
         Word::MakeUp { stream, lost: lost(2) },
-        Word::Spoil { nonce: [8; 16], heap: 2, offset: 4096, value: 1 << 32 },
+        Word::Spoil { proof: [8; 16], heap: 2, offset: 4096, value: 1 << 32 },
     ];
     let words = words.iter().map(Word::to_bytes);
     variants(&words.chain([card.to_bytes().to_vec()]).collect::<Vec<_>>())

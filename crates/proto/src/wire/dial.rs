@@ -15,17 +15,17 @@ use crate::wire::handle::ADDRESS_MAX;
 use crate::wire::rma::Stream;
 
 /// Bytes of a card.
-pub const CARD_BYTES: usize = 96;
+pub const CARD_BYTES: usize = 112;
 
 const MAGIC: [u8; 4] = *b"TRKR";
 /// Version of a card.
-const CARD: u16 = 3;
+const CARD: u16 = 4;
 /// Version of the words.
-const WORDS: u8 = 1;
+const WORDS: u8 = 2;
 /// Where the flags of a card are.
-const FLAGS: usize = 88;
+const FLAGS: usize = 104;
 /// Where the fabric of a card is.
-const FABRIC: usize = 89;
+const FABRIC: usize = 105;
 /// Flag: [`Card::executes`].
 const EXECUTES: u8 = 1;
 /// Most bytes of the address of a link.
@@ -33,13 +33,19 @@ const LINK_MAX: usize = 256;
 /// Most epochs that a standing tells of, and that a [`Word::MakeUp`] does.
 pub const EPOCHS_MAX: usize = Shape::WIRE.window() as usize;
 
+/// A member's public key (X25519, RFC 7748).
+pub type PublicKey = [u8; 32];
+
+/// What shows one member that a word is from another one: only the two can make it.
+pub type Proof = [u8; 16];
+
 /// How a process is reached.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Card {
     /// It.
     pub process: ProcessId,
-    /// Proves that whoever dials was given this card.
-    pub nonce: [u8; 16],
+    /// By which members show each other who they are.
+    pub key: PublicKey,
     /// NICs that serve others, 1 to [`RAILS_MAX`].
     pub rails: u8,
     /// Where its control streams are accepted, 1 to [`ADDRESS_MAX`] bytes.
@@ -62,7 +68,7 @@ pub struct Heap {
 /// Why a link is refused.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Refusal {
-    /// The nonce is not the card's, or the job has no such member.
+    /// The proof is not that member's, or the job has no such member.
     Stranger,
     /// The process has run out of something.
     NoResources,
@@ -79,8 +85,8 @@ pub enum Word {
     Dial {
         /// What the asking side calls the link.
         id: u64,
-        /// The nonce of the card.
-        nonce: [u8; 16],
+        /// Shows that the member asks this process.
+        proof: Proof,
         /// Which member of the job asks.
         member: u32,
         /// Which context of it.
@@ -136,8 +142,8 @@ pub enum Word {
     },
     /// What was to change a word will not: an error word beside it is to say so, unless it says something already.
     Spoil {
-        /// The nonce of the card.
-        nonce: [u8; 16],
+        /// Shows that a member says it to this process.
+        proof: Proof,
         /// Which heap of whom it is said to.
         heap: u8,
         /// Where in it the error word is.
@@ -184,7 +190,7 @@ impl Card {
     pub fn to_bytes(&self) -> [u8; CARD_BYTES] {
         let mut out = Writer::default();
         out.bytes(&MAGIC).u16(CARD).u8(self.rails).u8(u8::try_from(self.address.len()).unwrap_or(u8::MAX));
-        out.bytes(&self.process.0).bytes(&self.nonce);
+        out.bytes(&self.process.0).bytes(&self.key);
         out.bytes(&self.address[..self.address.len().min(ADDRESS_MAX)]);
         let mut bytes = [0; CARD_BYTES];
         bytes[..out.0.len()].copy_from_slice(&out.0);
@@ -209,13 +215,13 @@ impl Card {
         let (rails, used) = (reader.u8()?, reader.u8()?);
         within("rails", rails.into(), 1, RAILS_MAX)?;
         within("bytes of an address", used.into(), 1, ADDRESS_MAX)?;
-        let (process, nonce) = (ProcessId(reader.array()?), reader.array()?);
+        let (process, key) = (ProcessId(reader.array()?), reader.array()?);
         let address = reader.bytes(ADDRESS_MAX)?[..usize::from(used)].to_vec();
         // Atomics of several NICs would not see each other.
         let flags = reader.u8()?;
         within("flags", flags.into(), 0, usize::from(if rails == 1 { EXECUTES } else { 0 }))?;
         let fabric = ChosenFabric::from_bytes(reader.array()?).ok_or(DialError::Fabric)?;
-        Ok(Self { process, nonce, rails, address, executes: flags == EXECUTES, fabric })
+        Ok(Self { process, key, rails, address, executes: flags == EXECUTES, fabric })
     }
 }
 
@@ -285,8 +291,8 @@ impl Word {
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut out = Writer::default();
         match self {
-            Self::Dial { id, nonce, member, stream, path, link } => {
-                out.u8(1).u8(WORDS).u8(stream.number()).u8(*path).u32(*member).u64(*id).bytes(nonce);
+            Self::Dial { id, proof, member, stream, path, link } => {
+                out.u8(1).u8(WORDS).u8(stream.number()).u8(*path).u32(*member).u64(*id).bytes(proof);
                 write_link(&mut out, link);
             }
             Self::Taken { id, served, receives, heaps, link } => {
@@ -320,8 +326,8 @@ impl Word {
                     out.u16(one.epoch).u32(one.count);
                 }
             }
-            Self::Spoil { nonce, heap, offset, value } => {
-                out.u8(8).u8(WORDS).u8(*heap).bytes(&[0; 5]).u64(*offset).bytes(nonce).u64(*value);
+            Self::Spoil { proof, heap, offset, value } => {
+                out.u8(8).u8(WORDS).u8(*heap).bytes(&[0; 5]).u64(*offset).bytes(proof).u64(*value);
             }
         }
         out.0
@@ -342,8 +348,8 @@ impl Word {
             1 => {
                 let stream = stream(first)?;
                 within("path", second.into(), 0, LINKS_MAX - 1)?;
-                let nonce = reader.array()?;
-                Self::Dial { id, nonce, member: number, stream, path: second, link: read_link(&mut reader)? }
+                let proof = reader.array()?;
+                Self::Dial { id, proof, member: number, stream, path: second, link: read_link(&mut reader)? }
             }
             2 => {
                 within("heaps", first.into(), 0, RMA_HEAPS_TOLD_MAX)?;
@@ -373,7 +379,7 @@ impl Word {
                 Self::MakeUp { stream, lost: read_lost(&mut reader, stream, second)? }
             }
             8 => Self::Spoil {
-                nonce: reader.array()?,
+                proof: reader.array()?,
                 heap: first,
                 offset: id,
                 value: spoiled(reader.u64()?)?,
@@ -394,8 +400,8 @@ mod tests {
 
     fn card() -> Card {
         let fabric = ChosenFabric::new("soft", "tcp");
-        let (process, nonce, address) = (ProcessId([1; 16]), [2; 16], vec![3; 7]);
-        Card { process, nonce, rails: 2, address, executes: false, fabric }
+        let (process, key, address) = (ProcessId([1; 16]), [2; 32], vec![3; 7]);
+        Card { process, key, rails: 2, address, executes: false, fabric }
     }
 
     #[test]
@@ -438,7 +444,7 @@ mod tests {
 
     fn words() -> Vec<Word> {
         let stream = Stream::new(63).unwrap();
-        let dial = |link| Word::Dial { id: u64::MAX, nonce: [9; 16], member: 7, stream, path: 3, link };
+        let dial = |link| Word::Dial { id: u64::MAX, proof: [9; 16], member: 7, stream, path: 3, link };
         let taken = |count, link| Word::Taken { id: 1, served: 2, receives: 3, heaps: heaps(count), link };
         vec![
             dial(vec![5]),
@@ -455,7 +461,7 @@ mod tests {
             Word::Standing { id: u64::MAX, standing: standing(EPOCHS_MAX as u16) },
             Word::MakeUp { stream, lost: made_up(stream, 1) },
             Word::MakeUp { stream, lost: made_up(stream, EPOCHS_MAX as u16) },
-            Word::Spoil { nonce: [4; 16], heap: 255, offset: u64::MAX, value: 1 },
+            Word::Spoil { proof: [4; 16], heap: 255, offset: u64::MAX, value: 1 },
         ]
     }
 

@@ -3,10 +3,10 @@
 use std::os::fd::AsRawFd as _;
 use std::time::{Duration, Instant as Clock};
 
-use trunkline_engine::host::{UnixHost, UnixListener, UnixOob};
+use trunkline_engine::host::{Reach, UnixHost, UnixListener, UnixOob, UnixStream};
 use trunkline_engine::ipc::Config as Sharing;
 use trunkline_engine::tagged::{Config, Endpoint, Event, PeerId};
-use trunkline_fabric::{Host as _, Oob as _, OobAddress, OobListener as _};
+use trunkline_fabric::{Host as _, Oob as _, OobAddress, OobError, OobListener as _};
 use trunkline_mem::ipc::{Device, IpcMemory, Passing};
 use trunkline_proto::id::ProcessId;
 use trunkline_proto::ipc::exporter::Amount;
@@ -50,10 +50,10 @@ fn read(card: &[u8]) -> Option<([u8; 16], u32, OobAddress)> {
 }
 
 pub(super) fn start<M: IpcMemory>(world: &World, memory: M) -> Result<Messages<M>, MessageError> {
-    let host = UnixHost::new(|_, _| {});
+    let params = trunkline_choose::params().map_err(Error::from)?;
+    let host = UnixHost::reached(Reach { users: params.local_users, ..Reach::default() }, |_, _| {});
     let (rank, size, process) = (world.rank(), world.size(), host.random());
     let mut listener = host.oob().listen()?;
-    let params = trunkline_choose::params().map_err(Error::from)?;
     let mut sharing = Sharing::new(process, BUDGET);
     sharing.mutant = params.mutant;
     sharing.passing = Passing::Either;
@@ -115,8 +115,18 @@ fn gather(world: &World, mine: &[u8]) -> Result<Vec<u8>, MessageError> {
 }
 
 /// A stream to a rank, if it shares this host.
-fn connect(oob: &UnixOob, address: &OobAddress) -> Option<trunkline_engine::host::UnixStream> {
+fn connect(oob: &UnixOob, address: &OobAddress) -> Option<UnixStream> {
     oob.connect(address).ok()
+}
+
+/// The next stream, if one waits. Processes of other users are refused, and keep no rank out.
+fn accept(listener: &mut UnixListener) -> Result<Option<UnixStream>, OobError> {
+    loop {
+        match listener.accept() {
+            Err(OobError::OtherUser { .. }) => {}
+            accepted => return accepted,
+        }
+    }
 }
 
 /// A [`Device`] of so many bytes that all ranks of a world have together, which must share this host: to try, without a GPU, what is meant for
@@ -157,8 +167,9 @@ impl<M: IpcMemory> Messages<M> {
             if since.elapsed() > MEETING {
                 return Err(MessageError::Absent { rank: *missing, seconds: MEETING.as_secs() });
             }
-            while let Some(stream) = listener.accept()? {
-                self.endpoint.join(stream)?;
+            while let Some(stream) = accept(listener)? {
+                // Nobody knows yet whether it is of a rank. One that there is no room for is closed; a rank that is missing is told below.
+                let _ = self.endpoint.join(stream);
             }
             let now = self.now();
             self.endpoint.progress(now);

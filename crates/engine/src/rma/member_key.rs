@@ -1,0 +1,88 @@
+//! How a member of a one-sided job shows another one that it is that member. Used by the control streams of the job; it knows no stream.
+//!
+//! Each card has a public key. Two members derive the same secret from one's private and the other's public key (X25519, RFC 7748), and a
+//! proof is a MAC under that secret: only the two can make it, although the cards are known to all members. What a card says is believed as
+//! it is whoever started the job that carries cards.
+
+use hmac::{Hmac, KeyInit as _, Mac as _};
+use sha2::Sha256;
+use trunkline_proto::wire::dial::{Proof, PublicKey};
+use x25519_dalek::{X25519_BASEPOINT_BYTES, x25519};
+
+use super::job::Member;
+
+/// First bytes of what is authenticated: no other MAC of Trunkline begins so.
+const LABEL: &[u8] = b"trunkline rma 1 member";
+
+/// The private key of this process in one job.
+pub(super) struct MemberKey([u8; 32]);
+
+impl MemberKey {
+    /// A key of unpredictable bytes.
+    pub(super) fn new(random: [[u8; 16]; 2]) -> Self {
+        let mut key = [0; 32];
+        key.copy_from_slice(random.as_flattened());
+        Self(key)
+    }
+
+    /// What the card says.
+    pub(super) fn public(&self) -> PublicKey {
+        x25519(self.0, X25519_BASEPOINT_BYTES)
+    }
+
+    /// The proof that member `from` shows member `to`, one of which is this process and the other has the key `theirs`. `None` for a key that
+    /// nobody can have, which would make the secret known to all.
+    pub(super) fn prove(&self, theirs: &PublicKey, from: Member, to: Member) -> Option<Proof> {
+        let secret = x25519(self.0, *theirs);
+        if secret == [0; 32] {
+            return None;
+        }
+        let mut mac = Hmac::<Sha256>::new_from_slice(&secret).ok()?;
+        mac.update(LABEL);
+        mac.update(&from.to_le_bytes());
+        mac.update(&to.to_le_bytes());
+        mac.finalize().into_bytes().first_chunk().copied()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(byte: u8) -> MemberKey {
+        MemberKey::new([[byte; 16], [byte ^ 0xff; 16]])
+    }
+
+    #[test]
+    fn two_members_make_the_same_proof_and_a_third_another() {
+        let (a, b, c) = (key(1), key(2), key(3));
+        let proof = a.prove(&b.public(), 0, 1).unwrap();
+        assert_eq!(b.prove(&a.public(), 0, 1), Some(proof));
+        assert_ne!(b.prove(&a.public(), 1, 0), Some(proof), "it is of one direction");
+        assert_ne!(c.prove(&b.public(), 0, 1), Some(proof), "who knows both cards cannot make it");
+        assert_ne!(c.prove(&a.public(), 0, 1), Some(proof));
+        assert_ne!(a.prove(&b.public(), 0, 2), Some(proof), "it is for one member");
+    }
+
+    #[test]
+    fn a_key_that_makes_the_secret_known_is_refused() {
+        let mut low = [0; 32];
+        assert_eq!(key(1).prove(&low, 0, 1), None);
+        low[0] = 1;
+        assert_eq!(key(1).prove(&low, 0, 1), None);
+    }
+
+    /// RFC 7748, section 6.1.
+    #[test]
+    fn public_keys_are_those_of_the_standard() {
+        let private = [
+            0x77, 0x07, 0x6d, 0x0a, 0x73, 0x18, 0xa5, 0x7d, 0x3c, 0x16, 0xc1, 0x72, 0x51, 0xb2, 0x66, 0x45,
+            0xdf, 0x4c, 0x2f, 0x87, 0xeb, 0xc0, 0x99, 0x2a, 0xb1, 0x77, 0xfb, 0xa5, 0x1d, 0xb9, 0x2c, 0x2a,
+        ];
+        let public = [
+            0x85, 0x20, 0xf0, 0x09, 0x89, 0x30, 0xa7, 0x54, 0x74, 0x8b, 0x7d, 0xdc, 0xb4, 0x3e, 0xf7, 0x5a,
+            0x0d, 0xbf, 0x3a, 0x0d, 0x26, 0x38, 0x1a, 0xf4, 0xeb, 0xa4, 0xa9, 0x8e, 0xaa, 0x9b, 0x4e, 0x6a,
+        ];
+        assert_eq!(MemberKey(private).public(), public);
+    }
+}
