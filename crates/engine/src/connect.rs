@@ -143,6 +143,8 @@ impl<F: Fabric, H: Host> Engine<F, H> {
             machine: Connecting::new(self.host.now()),
             stream,
             process: handle.process,
+            address: handle.address.clone(),
+            redials: 0,
             nics,
             remote,
             wish: self.wish(&nics, links).hinted(traffic),
@@ -181,10 +183,13 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         let step = attempt.machine.on_time(self.host.now());
         let (answered, joined) = (attempt.reply.is_some(), attempt.joined);
         if !answered || joined {
-            if let Some(error) = control.stream_fault(stream, process) {
+            let redialled = !answered && !joined && control.redial(&self.host, id, self.params.mutant);
+            if let Some(error) = control.stream_fault(stream, process).filter(|_| !redialled) {
                 return Err(error);
             }
-            if !asked {
+            if redialled && asked {
+                send_open(control, id)?;
+            } else if !asked {
                 self.ask(control, id)?;
             } else if step == ConnectStep::SendOpen {
                 send_open(control, id)?;

@@ -15,6 +15,7 @@ use trunkline_proto::counters::Tally;
 use trunkline_proto::id::ProcessId;
 use trunkline_proto::limits::UNPROVEN_TIME;
 use trunkline_proto::log_rate::LogRate;
+use trunkline_proto::mutant::Mutant;
 use trunkline_proto::nics;
 use trunkline_proto::pool::config::Wish;
 use trunkline_proto::pool::group::GroupId;
@@ -44,6 +45,9 @@ pub(crate) const ATTEMPTS_MAX: usize = 65536;
 const PENDING_MAX: usize = 4096;
 /// Streams accepted, and frames taken from a stream, in one go.
 const BURST: usize = 64;
+/// How often the stream of an attempt is opened anew: a process that was stopped when it should have sent OPEN finds its stream ended by a peer that
+/// is alive.
+const REDIALS_MAX: u8 = 1;
 /// How often attempts are looked at; a process that made no call for longer was stopped, and its attempts age no more.
 const AGE_STEP: Duration = Duration::secs(1);
 
@@ -129,6 +133,10 @@ pub(crate) struct Attempt<R: Rail> {
     pub(crate) machine: Connecting,
     pub(crate) stream: SlotId,
     pub(crate) process: ProcessId,
+    /// Where that process listens.
+    pub(crate) address: Vec<u8>,
+    /// How often its stream was opened anew, because it ended before anything was answered.
+    pub(crate) redials: u8,
     /// NICs of this end.
     pub(crate) nics: Nics,
     /// NICs of the other end.
@@ -233,6 +241,26 @@ impl<H: Host, R: Rail> Control<H, R> {
             // The error comes again, for good, from the next receive.
             let _ = stream.io.send(fabric::Frame { bytes: frame.to_bytes(), fd });
         }
+    }
+
+    /// Opens the stream of an unanswered attempt anew, if it has ended. `false`: it cannot be, or not right now.
+    pub(crate) fn redial(&mut self, host: &H, id: SlotId, mutant: Mutant) -> bool {
+        let Some(attempt) = self.attempts.get(id) else { return false };
+        let (process, address, was_local) = (attempt.process, attempt.address.clone(), attempt.open.near);
+        let spent = attempt.redials >= REDIALS_MAX || mutant.is("control-never-redials");
+        if spent || self.streams.get(attempt.stream).is_some() {
+            return false;
+        }
+        let Ok(Some(stream)) = self.stream_to(host, process, &address) else { return false };
+        // What it asks for was chosen by where the peer is.
+        if was_local && !self.is_local(stream) {
+            return false;
+        }
+        if let Some(attempt) = self.attempts.get_mut(id) {
+            (attempt.stream, attempt.redials) = (stream, attempt.redials + 1);
+            attempt.machine = Connecting::new(host.now());
+        }
+        true
     }
 
     /// Why an attempt on this stream cannot succeed any more.
@@ -403,6 +431,10 @@ impl<H: Host, R: Rail> Control<H, R> {
     fn refuse_stream(&mut self, around: &Around<'_, H>, id: SlotId, why: &str) {
         around.status.add(Tally::StreamsRefused, 1);
         self.warn_refusal(around, &format!("control stream refused: {why}"));
+        // What answers there does not speak as our peer does, so it is not asked again.
+        for (_, attempt) in self.attempts.iter_mut().filter(|(_, attempt)| attempt.stream == id) {
+            attempt.redials = REDIALS_MAX;
+        }
         self.drop_stream(around, id);
     }
 

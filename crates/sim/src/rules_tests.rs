@@ -360,6 +360,32 @@ fn strangers_that_show_no_nonce_are_hung_up_on() {
 }
 
 #[test]
+fn a_process_that_slept_listens_before_it_hangs_up() {
+    let duo = Duo::calm();
+    let (_, handle) = duo.b.listen(0).unwrap();
+    let mut stream = duo.stranger(&handle, &[hello(frame::VERSION, frame::VERSION, 7)]);
+    duo.run(SECOND / 10);
+    // It makes no calls while the peer shows its nonce, and then for longer than the peer has.
+    let known = Handle::from_bytes(&handle).unwrap();
+    let open = frame::Frame::Open(frame::Open {
+        conn: 1,
+        listen: known.listen,
+        nonce: known.nonce,
+        matched: false,
+        near: false,
+        links: 1,
+        mailbox: frame::Region { key: 0, addr: 0 },
+        link: vec![7; 20],
+        share: Request { mode: Mode::Alone, turn: 0 },
+    });
+    stream.send(Frame { bytes: open.to_bytes(), fd: None }).unwrap();
+    duo.world.advance(11 * SECOND);
+    duo.run(SECOND / 10);
+    assert!(!is_over(&mut stream));
+    assert_eq!(duo.b.counters().streams_refused, 0);
+}
+
+#[test]
 fn a_flood_of_strangers_ends_the_oldest_of_them() {
     let duo = Duo::calm();
     let (_, handle) = duo.b.listen(0).unwrap();
