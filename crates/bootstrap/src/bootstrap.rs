@@ -157,7 +157,10 @@ impl Bootstrap {
         let launcher = environment.launcher;
         let joining = Joining { launcher, limit, deadline };
         let (place, streams) = match &environment.meeting {
-            Meeting::At { host, port, secret } => {
+            Meeting::At { host, port, secret, .. } => {
+                if let Some(warning) = environment.secret_warning() {
+                    eprintln!("trunkline: warning: {warning}");
+                }
                 // Only launchers that are asked leave it open.
                 let place = environment.place.ok_or_else(unplaced)?;
                 (place, joining.at(place, host, *port, secret)?)

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU16, Ordering};
 use std::thread;
 
 use super::*;
+use crate::environment::SecretSource;
 
 const LIMIT: Duration = Duration::from_secs(20);
 
@@ -19,7 +20,8 @@ fn port() -> u16 {
 
 fn environment(rank: usize, size: usize, port: u16, secret: &str) -> Environment {
     let place = Place { rank, size, local_rank: None, local_size: None };
-    let meeting = Meeting::At { host: "127.0.0.1".into(), port, secret: Secret::of(&[secret]) };
+    let (secret, source) = (Secret::of(&[secret]), SecretSource::Random);
+    let meeting = Meeting::At { host: "127.0.0.1".into(), port, secret, source };
     Environment { launcher: Launcher::Torchrun, place: Some(place), meeting }
 }
 

@@ -3,11 +3,12 @@
 //! Pure: variables come in through a function, so that tests need no environment. The front ends call `Environment::read`.
 
 use std::fmt;
+use std::net::IpAddr;
 
 use thiserror::Error;
 
 use crate::secret::Secret;
-use crate::{openmpi, own, pmi, slurm, torchrun};
+use crate::{openmpi, own, planted, pmi, slurm, torchrun};
 
 /// Processes of one job.
 pub const RANKS_MAX: usize = 4096;
@@ -55,11 +56,20 @@ pub struct Place {
     pub local_size: Option<usize>,
 }
 
+/// What a job's secret is made of.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum SecretSource {
+    /// Random bytes, or text that a person has set.
+    Random,
+    /// The numbers of the job, which the launcher shows to others.
+    PublicNumbers,
+}
+
 /// How the others are found.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) enum Meeting {
     /// Rank 0 listens on this host at the first free one of the ports after `port`.
-    At { host: String, port: u16, secret: Secret },
+    At { host: String, port: u16, secret: Secret, source: SecretSource },
     /// Over PMI-1.
     Pmi { server: pmi::Server, extra: Option<String> },
     /// Over PMIx.
@@ -201,9 +211,17 @@ impl Place {
 }
 
 /// A secret that is made of known texts, with what a person added.
-pub(crate) fn derived(extra: Option<&str>, parts: &[&str]) -> Secret {
+pub(crate) fn derived(extra: Option<&str>, parts: &[&str]) -> (Secret, SecretSource) {
     let secret = Secret::of(parts);
-    extra.map_or(secret.clone(), |extra| secret.with(extra))
+    match extra {
+        Some(extra) => (secret.with(extra), SecretSource::Random),
+        None => (secret, SecretSource::PublicNumbers),
+    }
+}
+
+/// Whether a host's name says that nobody on another host can listen there.
+fn is_loopback(host: &str) -> bool {
+    host == "localhost" || host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
 }
 
 /// The ports of a window: those after its first, turned round at the end of the numbers.
@@ -212,6 +230,25 @@ pub(crate) fn window(port: u16) -> impl Iterator<Item = u16> + Clone {
 }
 
 impl Environment {
+    /// What a person should know about the job's secret, if anything: for rank 0 of a job on a network whose secret others can compute. To be shown
+    /// once, on standard error.
+    #[must_use]
+    pub fn secret_warning(&self) -> Option<String> {
+        let Meeting::At { host, source: SecretSource::PublicNumbers, .. } = &self.meeting else {
+            return None;
+        };
+        let is_shared =
+            self.place.is_some_and(|place| place.rank == 0 && place.size > 1) && !is_loopback(host);
+        (is_shared && !planted("bootstrap-hides-weak-secrets")).then(|| {
+            format!(
+                "the secret of this job is made of numbers that {} shows to other users of the cluster; whoever knows them can take part in the \
+                 job, or be its rank 0. Set {} to the same random text in all processes, such as the output of `openssl rand -hex 16`",
+                self.launcher,
+                own::SECRET
+            )
+        })
+    }
+
     /// What this process's environment says; `None` when nobody started it as one of several.
     ///
     /// # Errors

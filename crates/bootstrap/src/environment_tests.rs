@@ -21,7 +21,7 @@ fn place(rank: usize, size: usize, local_rank: Option<usize>, local_size: Option
 
 fn at(environment: &Environment) -> (String, u16, Secret) {
     match &environment.meeting {
-        Meeting::At { host, port, secret } => (host.clone(), *port, secret.clone()),
+        Meeting::At { host, port, secret, .. } => (host.clone(), *port, secret.clone()),
         other => panic!("{other:?}"),
     }
 }
@@ -149,4 +149,21 @@ fn hosts_with_ports() {
     for bad in ["", "a", "a:", ":7", "a:0", "a:70000", "::1:7", "[]:7"] {
         assert_eq!(host_and_port(bad), None, "{bad}");
     }
+}
+
+#[test]
+fn rank_0_learns_that_others_can_compute_the_secret() {
+    let rank_0 = |text: &str| text.replace("RANK=1 ", "RANK=0 ").replace("PROCID=3", "PROCID=0");
+    for (text, launcher) in [(rank_0(TORCHRUN), "torchrun"), (rank_0(SLURM), "Slurm")] {
+        let warning = found(&text).secret_warning().expect("a warning");
+        assert!(warning.contains(launcher) && warning.contains("Set TRUNKLINE_JOB_SECRET"), "{warning}");
+        assert_eq!(found(&format!("{text} TRUNKLINE_JOB_SECRET=s")).secret_warning(), None);
+    }
+    assert_eq!(found(TORCHRUN).secret_warning(), None, "rank 0 says it for all");
+    for host in ["127.0.0.1", "::1", "localhost"] {
+        let text = rank_0(TORCHRUN).replace("MASTER_ADDR=head", &format!("MASTER_ADDR={host}"));
+        assert_eq!(found(&text).secret_warning(), None, "{host}");
+    }
+    let own = own().replace("RANK=1 ", "RANK=0 ");
+    assert_eq!(found(&own).secret_warning(), None, "its launcher draws it");
 }

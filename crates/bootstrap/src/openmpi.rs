@@ -18,8 +18,8 @@ pub(crate) fn read(variables: &Variables<'_>) -> Result<Option<Environment>, Env
     let meeting = match variables.master()? {
         Some((host, port)) => {
             let job = variables.get("PMIX_NAMESPACE").unwrap_or_default();
-            let secret = derived(extra.as_deref(), &["openmpi", &job, &host, &port.to_string()]);
-            Meeting::At { host, port, secret }
+            let (secret, source) = derived(extra.as_deref(), &["openmpi", &job, &host, &port.to_string()]);
+            Meeting::At { host, port, secret, source }
         }
         None => Meeting::Pmix { extra },
     };

@@ -1,6 +1,6 @@
 //! The environment of `trunkline run`. Pure; called by `environment`, and by the launcher for the names.
 
-use crate::environment::{Environment, EnvironmentError, Launcher, Meeting, Place, Variables};
+use crate::environment::{Environment, EnvironmentError, Launcher, Meeting, Place, SecretSource, Variables};
 use crate::secret::Secret;
 
 /// Number of the process.
@@ -33,7 +33,7 @@ pub(crate) fn read(variables: &Variables<'_>) -> Result<Option<Environment>, Env
     let Some((host, port)) = host_and_port(&store) else {
         return Err(EnvironmentError::Value { name: STORE, value: store, expected: "host:port" });
     };
-    let meeting = Meeting::At { host, port, secret };
+    let meeting = Meeting::At { host, port, secret, source: SecretSource::Random };
     Ok(Some(Environment { launcher, place: Some(place), meeting }))
 }
 

@@ -36,8 +36,9 @@ pub(crate) fn read(variables: &Variables<'_>) -> Result<Option<Environment>, Env
     let meeting = match (variables.master()?, variables.has("PMIX_NAMESPACE"), nodes) {
         (Some((host, port)), _, nodes) => {
             let nodes = nodes.unwrap_or_default();
-            let secret = derived(extra.as_deref(), &["slurm", &job, &step, &nodes, &host, &port.to_string()]);
-            Meeting::At { host, port, secret }
+            let (secret, source) =
+                derived(extra.as_deref(), &["slurm", &job, &step, &nodes, &host, &port.to_string()]);
+            Meeting::At { host, port, secret, source }
         }
         (None, true, _) => Meeting::Pmix { extra },
         (None, false, None) => {
@@ -49,8 +50,8 @@ pub(crate) fn read(variables: &Variables<'_>) -> Result<Option<Environment>, Env
                 value: nodes.clone(),
                 expected: "a list of hosts as Slurm writes them, such as node[01-04,7]",
             })?;
-            let secret = derived(extra.as_deref(), &["slurm", &job, &step, &nodes]);
-            Meeting::At { host, port: port(&job, &step), secret }
+            let (secret, source) = derived(extra.as_deref(), &["slurm", &job, &step, &nodes]);
+            Meeting::At { host, port: port(&job, &step), secret, source }
         }
     };
     Ok(Some(Environment { launcher, place: Some(place), meeting }))

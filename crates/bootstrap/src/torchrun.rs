@@ -19,7 +19,7 @@ pub(crate) fn read(variables: &Variables<'_>) -> Result<Option<Environment>, Env
     let Some((host, port)) = variables.master()? else { return Ok(None) };
     let run = variables.get("TORCHELASTIC_RUN_ID").unwrap_or_default();
     let extra = variables.extra_secret();
-    let secret = derived(extra.as_deref(), &["torchrun", &run, &host, &port.to_string()]);
-    let meeting = Meeting::At { host, port, secret };
+    let (secret, source) = derived(extra.as_deref(), &["torchrun", &run, &host, &port.to_string()]);
+    let meeting = Meeting::At { host, port, secret, source };
     Ok(Some(Environment { launcher, place: Some(place), meeting }))
 }

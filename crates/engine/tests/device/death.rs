@@ -17,6 +17,7 @@ use trunkline_engine::rma::{Job, Local as Heap, Source};
 use trunkline_mem::Memory;
 use trunkline_proto::rma::atomic::Action;
 use trunkline_proto::wire::devq::{Atomic, Companion, Count, Entry, Local, Remote, Status, Work};
+use trunkline_proto::wire::dial::CARD_BYTES;
 use trunkline_softnic::{SoftConfig, SoftFabric, WireMode};
 
 use crate::ranks::{
@@ -35,7 +36,7 @@ fn job(tcp: bool) -> Job<SoftFabric, UnixHost> {
     Job::new(fabric, UnixHost::new(|_, _| {}), crate::ranks::params(), Nics::from(0)).unwrap()
 }
 
-fn rank(job: Job<SoftFabric, UnixHost>, me: u32, cards: &[[u8; 96]]) -> Rank {
+fn rank(job: Job<SoftFabric, UnixHost>, me: u32, cards: &[[u8; CARD_BYTES]]) -> Rank {
     job.meet(me, cards).unwrap();
     let memory = Memory::heap(BYTES);
     let heap = job.add_heap(memory.clone()).unwrap();
@@ -56,7 +57,7 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-fn card(text: &str) -> [u8; 96] {
+fn card(text: &str) -> [u8; CARD_BYTES] {
     let bytes: Vec<u8> =
         (0..text.len() / 2).map(|at| u8::from_str_radix(&text[2 * at..2 * at + 2], 16).unwrap()).collect();
     bytes.try_into().unwrap()
