@@ -40,6 +40,11 @@ mod slurm;
 mod store;
 mod torchrun;
 
+/// Whether a bug is planted; never in a build without the feature.
+fn planted(name: &str) -> bool {
+    cfg!(feature = "mutants") && std::env::var("TRUNKLINE_MUTANT").is_ok_and(|on| on == name)
+}
+
 pub use address::{addresses, free_port};
 pub use bootstrap::{Bootstrap, ExchangeError, JoinError, Streams};
 pub use environment::{Environment, EnvironmentError, Launcher, Place, RANKS_MAX};
