@@ -11,6 +11,7 @@ use thiserror::Error;
 
 use crate::address::{self, Notice};
 use crate::environment::{Environment, EnvironmentError, Launcher, Meeting, Place, window};
+use crate::planted;
 use crate::pmi::{self, PmiError};
 use crate::pmix::{self, PmixError};
 use crate::secret::Secret;
@@ -56,6 +57,19 @@ pub enum JoinError {
         place: String,
         /// The time allowed.
         after: Duration,
+    },
+    /// Rank 0 could not accept the connections of others.
+    #[error(
+        "rank 0 could not accept the connections of rank {ranks} within {} s: {source}; raise its limit of open files \
+         (ulimit -n) above the number of ranks", .after.as_secs()
+    )]
+    Unaccepted {
+        /// Numbers of those that are missing, some of them.
+        ranks: String,
+        /// The time allowed.
+        after: Duration,
+        /// Why the system refused, the last time.
+        source: io::Error,
     },
     /// Rank 0 was not found.
     #[error(
@@ -120,7 +134,7 @@ pub enum ExchangeError {
         rank: usize,
     },
     /// More bytes than travel at once.
-    #[error("{bytes} bytes in one exchange; at most {most}")]
+    #[error("{bytes} bytes in one exchange; at most {most}: have each rank give fewer")]
     TooLarge {
         /// How many.
         bytes: usize,
@@ -319,9 +333,12 @@ impl Joining {
         match store::meet(listener, secret, place.size, self.deadline) {
             Ok(members) => Ok(Streams::Center(members)),
             Err(MeetError::Io(error)) => Err(error.into()),
-            Err(MeetError::Missing { ranks, here }) => {
-                let error =
-                    JoinError::Missing { ranks: some(&ranks), place: text.to_owned(), after: self.limit };
+            Err(MeetError::Missing { ranks, here, refused }) => {
+                let (ranks, after) = (some(&ranks), self.limit);
+                let error = match refused {
+                    Some(source) => JoinError::Unaccepted { ranks, after, source },
+                    None => JoinError::Missing { ranks, place: text.to_owned(), after },
+                };
                 farewell(&here, &error.to_string(), 0);
                 Err(error)
             }
@@ -394,23 +411,38 @@ fn gather(
     round: u32,
     deadline: Instant,
 ) -> Result<Vec<Vec<u8>>, ExchangeError> {
+    let most = GATHERED_BYTES_MAX;
     let mut parts = Vec::with_capacity(members.len());
+    // Each part has its length before it.
+    let mut bytes = 4 * members.len() + mine.len();
     for (rank, member) in members.iter().enumerate() {
         let Some(stream) = member else {
             parts.push(mine.to_vec());
             continue;
         };
-        let (head, body) = store::receive(stream, GIVEN_BYTES_MAX, deadline)
-            .map_err(|source| ExchangeError::Rank { rank, source })?;
+        let failed = |source| ExchangeError::Rank { rank, source };
+        let head = store::receive_head(stream, GIVEN_BYTES_MAX, deadline).map_err(failed)?;
+        let is_part = head.kind == Kind::Gather && head.round == round;
+        if is_part {
+            bytes += head.length as usize;
+        }
+        if is_part && bytes > most && !planted("bootstrap-keeps-what-is-too-large") {
+            // The parts are dropped at once. Reading goes on, so that every member then receives the reason.
+            parts.clear();
+            store::skip_body(stream, head, deadline).map_err(failed)?;
+            continue;
+        }
+        let body = store::receive_body(stream, head, deadline).map_err(failed)?;
         match head.kind {
-            Kind::Gather if head.round == round => parts.push(body),
+            Kind::Gather if is_part => parts.push(body),
             Kind::Abort => return Err(aborted(rank, &body)),
             Kind::Gather | Kind::Gathered => return Err(ExchangeError::OutOfOrder { rank }),
         }
+        #[cfg(test)]
+        tests::HELD_MOST.set(tests::HELD_MOST.get().max(parts.iter().map(Vec::len).sum()));
     }
-    let bytes = parts.iter().map(|part| part.len() + 4).sum();
-    let most = GATHERED_BYTES_MAX;
-    let body = store::gathered(&parts).ok_or(ExchangeError::TooLarge { bytes, most })?;
+    let body = if bytes > most { None } else { store::gathered(&parts) };
+    let body = body.ok_or(ExchangeError::TooLarge { bytes, most })?;
     let head = Head { kind: Kind::Gathered, length: u32::try_from(body.len()).unwrap_or(u32::MAX), round };
     for (rank, stream) in
         members.iter().enumerate().filter_map(|(rank, member)| Some((rank, member.as_ref()?)))

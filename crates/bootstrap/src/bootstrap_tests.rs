@@ -1,12 +1,23 @@
 //! Jobs whose processes are threads, over real TCP.
 
+use std::cell::Cell;
+use std::fs::File;
 use std::io::{Read as _, Write as _};
 use std::net::TcpListener;
+use std::process::Command;
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::thread;
 
+use rustix::process::{Resource, Rlimit};
+
 use super::*;
 use crate::environment::SecretSource;
+use crate::store::{ACCEPTS, Challenge};
+
+thread_local! {
+    /// Most bytes of others that this thread held at once as rank 0 of an exchange.
+    pub(super) static HELD_MOST: Cell<usize> = const { Cell::new(0) };
+}
 
 const LIMIT: Duration = Duration::from_secs(20);
 
@@ -202,4 +213,73 @@ fn nobody_is_waited_for_longer_than_asked() {
     });
     assert!(errors[0].contains("rank 1: no answer in time"), "{errors:?}");
     assert!(begun.elapsed() < Duration::from_secs(10));
+}
+
+#[test]
+fn rank_0_holds_no_more_than_an_exchange_may_have() {
+    let ranks = GATHERED_BYTES_MAX / GIVEN_BYTES_MAX + 8;
+    let seen = job(ranks, port(), |joined| {
+        let error = joined.unwrap().exchange(&vec![1; GIVEN_BYTES_MAX], 3 * LIMIT).unwrap_err();
+        (error.to_string(), HELD_MOST.get())
+    });
+    let total = format!("{} bytes in one exchange", ranks * (GIVEN_BYTES_MAX + 4));
+    for (rank, (error, held)) in seen.into_iter().enumerate() {
+        assert!(error.contains(&total), "rank {rank}: {error}");
+        assert!(held <= GATHERED_BYTES_MAX, "rank {rank} held {held} bytes");
+    }
+}
+
+/// Says in a process of its own, so that its limits are no other test's, what rank 0 does without descriptors.
+#[test]
+fn rank_0_without_descriptors_rests_and_names_the_cause() {
+    const CHILD: &str = "TRUNKLINE_TEST_DESCRIPTORS";
+    if std::env::var_os(CHILD).is_some() {
+        return meet_without_descriptors();
+    }
+    let name = "bootstrap::tests::rank_0_without_descriptors_rests_and_names_the_cause";
+    let mut child = Command::new(std::env::current_exe().unwrap());
+    let output = child.args(["--exact", name, "--nocapture"]).env(CHILD, "1").output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && said.contains("1 passed"), "{said}{:?}", output.stderr);
+}
+
+fn meet_without_descriptors() {
+    let port = port();
+    let limit = Duration::from_secs(3);
+    let rank_0 = |limit| {
+        thread::spawn(move || {
+            let joined = Bootstrap::join(&environment(0, 2, port, "job"), limit);
+            (joined, ACCEPTS.get())
+        })
+    };
+    // One waits in the queue of the listener when the last descriptor is gone.
+    let knock = || window(port).find_map(|port| TcpStream::connect(("127.0.0.1", port)).ok());
+    let center = rank_0(limit);
+    let mut first = loop {
+        if let Some(stream) = knock() {
+            break stream;
+        }
+        assert!(!center.is_finished(), "rank 0 did not listen");
+    };
+    first.read_exact(&mut [0; Challenge::BYTES]).unwrap();
+    rustix::process::setrlimit(Resource::Nofile, Rlimit { current: Some(40), maximum: Some(40) }).unwrap();
+    let mut held: Vec<File> = std::iter::from_fn(|| File::open("/dev/null").ok()).collect();
+    held.pop();
+    let waiting = knock().unwrap();
+    let (joined, accepts) = center.join().unwrap();
+    let error = joined.unwrap_err();
+    assert!(matches!(error, JoinError::Unaccepted { .. }), "{error}");
+    let text = error.to_string();
+    assert!(
+        text.contains("rank 1") && text.contains("Too many open files") && text.contains("ulimit -n"),
+        "{text}"
+    );
+    assert!(accepts < 100, "rank 0 tried to accept {accepts} times");
+    // It goes on once there are descriptors again.
+    drop((first, waiting));
+    held.truncate(held.len() / 2);
+    let center = rank_0(LIMIT);
+    let member = Bootstrap::join(&environment(1, 2, port, "job"), LIMIT).unwrap();
+    center.join().unwrap().0.unwrap();
+    drop((member, held));
 }

@@ -9,14 +9,18 @@
 pub mod gpu;
 pub mod ipc;
 mod kind;
+mod local_port;
 mod memory;
+mod memory_file;
 mod page;
 mod shared;
 mod statics;
 mod words;
 
 pub use kind::Kind;
+pub use local_port::defer_port_choice;
 pub use memory::{Memory, OutOfBounds};
+pub use memory_file::create_memory_file;
 pub use page::{Page, PageView, ViewError};
 pub use shared::{Found, PeerError, Shared};
 pub use statics::Statics;

@@ -8,11 +8,11 @@ use std::ptr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use rustix::fs::{MemfdFlags, Mode, SealFlags};
+use rustix::fs::{Mode, SealFlags};
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags};
 
-use crate::OutOfBounds;
+use crate::{OutOfBounds, create_memory_file};
 
 /// Seals that a reader needs: without them the maker could cut the file short under its eyes.
 const FIXED: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW);
@@ -32,7 +32,7 @@ impl Page {
     /// # Errors
     /// What the system says.
     pub fn make(name: &str, len: usize) -> io::Result<Self> {
-        let file = memory_file(name)?;
+        let file = create_memory_file(name)?;
         rustix::fs::ftruncate(&file, len as u64)?;
         let addr = map(&file, len, ProtFlags::READ | ProtFlags::WRITE)?;
         let page = Self { addr, len, file: Mutex::new(None) };
@@ -159,15 +159,6 @@ impl Drop for PageView {
     }
 }
 
-fn memory_file(name: &str) -> io::Result<OwnedFd> {
-    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-    match rustix::fs::memfd_create(name, flags | MemfdFlags::NOEXEC_SEAL) {
-        // Before Linux 6.3.
-        Err(Errno::INVAL) => Ok(rustix::fs::memfd_create(name, flags)?),
-        other => Ok(other?),
-    }
-}
-
 fn map(file: &impl AsFd, len: usize, protection: ProtFlags) -> io::Result<usize> {
     // SAFETY: a new mapping at an address of the kernel's choice replaces nothing.
     let base = unsafe { rustix::mm::mmap(ptr::null_mut(), len, protection, MapFlags::SHARED, file, 0) }?;
@@ -230,7 +221,8 @@ mod tests {
 
     #[test]
     fn a_file_that_may_shrink_is_refused() {
-        let unsealed = rustix::fs::memfd_create("trunkline.test", MemfdFlags::ALLOW_SEALING).unwrap();
+        let unsealed =
+            rustix::fs::memfd_create("trunkline.test", rustix::fs::MemfdFlags::ALLOW_SEALING).unwrap();
         rustix::fs::ftruncate(&unsealed, 4096).unwrap();
         assert!(matches!(PageView::open(&unsealed), Err(ViewError::NotSealed)));
         rustix::fs::fcntl_add_seals(&unsealed, SealFlags::GROW).unwrap();

@@ -1,18 +1,26 @@
 //! Tells a deregistering thread when no rail is inside a copy any more. A rail enters its guard before it looks a key
 //! up and leaves it after the copy; that costs two plain stores, because the rare side, [`Guards::wait`], makes every
-//! thread of the process pass a full barrier (`membarrier`) before it looks at the guards.
+//! thread of the process pass a full barrier (`membarrier`) before it looks at the guards. Where the kernel has no such call, or refuses it
+//! later (a seccomp filter that was installed meanwhile), rails pass a barrier themselves each time they enter.
 
-use std::sync::atomic::{AtomicU64, Ordering, compiler_fence, fence};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, compiler_fence, fence};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use rustix::thread::{MembarrierCommand, membarrier, membarrier_query};
+
+use crate::error::Planted;
+
+/// How long a rail's store may take to be seen by another processor. Processors need microseconds, and a thread that is switched out or
+/// interrupted passes a barrier; waited for once, when the kernel begins to refuse barriers.
+const STORE_VISIBLE: Duration = Duration::from_millis(20);
 
 /// One rail's guard: odd while the rail is inside.
 #[repr(align(128))]
 pub(crate) struct Guard {
     turn: AtomicU64,
-    cheap: bool,
+    /// The rail passes a barrier whenever it enters, as nobody else makes it pass one.
+    fenced: AtomicBool,
 }
 
 impl Guard {
@@ -22,10 +30,10 @@ impl Guard {
         // Also right after a panic left it odd.
         let turn = (self.turn.load(Ordering::Relaxed) + 2) | 1;
         self.turn.store(turn, Ordering::Relaxed);
-        if self.cheap {
-            compiler_fence(Ordering::SeqCst);
-        } else {
+        if self.fenced.load(Ordering::Relaxed) {
             fence(Ordering::SeqCst);
+        } else {
+            compiler_fence(Ordering::SeqCst);
         }
     }
 
@@ -37,51 +45,84 @@ impl Guard {
     }
 }
 
+/// Guards, and whether those to come are fenced, as those in it are then.
+struct GuardList {
+    guards: Vec<Arc<Guard>>,
+    fenced: bool,
+}
+
 /// The guards of all rails of a fabric.
 pub(crate) struct Guards {
-    all: Mutex<Vec<Arc<Guard>>>,
-    cheap: bool,
+    list: Mutex<GuardList>,
+    /// All guards are fenced, and what rails stored before they were has been seen.
+    fenced: AtomicBool,
+    ignores_refusals: Planted,
 }
 
 impl Guards {
     /// Asks the kernel whether barriers for a whole process can be had.
     pub(crate) fn new() -> Self {
-        let cheap = membarrier_query().contains_command(MembarrierCommand::PrivateExpedited)
+        let has_barriers = membarrier_query().contains_command(MembarrierCommand::PrivateExpedited)
             && membarrier(MembarrierCommand::RegisterPrivateExpedited).is_ok();
-        Self { all: Mutex::new(Vec::new()), cheap }
+        let ignores_refusals = Planted::named("soft-ignores-refused-barriers");
+        let list = Mutex::new(GuardList { guards: Vec::new(), fenced: !has_barriers });
+        Self { list, fenced: AtomicBool::new(!has_barriers), ignores_refusals }
     }
 
     /// A guard for a new rail.
     pub(crate) fn add(&self) -> Arc<Guard> {
-        let guard = Arc::new(Guard { turn: AtomicU64::new(0), cheap: self.cheap });
-        self.all.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(&guard));
+        let mut list = self.list();
+        let guard = Arc::new(Guard { turn: AtomicU64::new(0), fenced: AtomicBool::new(list.fenced) });
+        list.guards.push(Arc::clone(&guard));
         guard
     }
 
     /// Forgets the guard of a rail that is gone.
     pub(crate) fn remove(&self, guard: &Arc<Guard>) {
-        self.all.lock().unwrap_or_else(PoisonError::into_inner).retain(|one| !Arc::ptr_eq(one, guard));
+        self.list().guards.retain(|one| !Arc::ptr_eq(one, guard));
+    }
+
+    fn list(&self) -> MutexGuard<'_, GuardList> {
+        self.list.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The rails but `own` that may have seen what the caller just changed, and have not left their guards since.
     pub(crate) fn inside(&self, own: &Guard) -> Inside {
-        if self.cheap {
-            // Registered in `new`; cannot fail afterwards.
-            let _ = membarrier(MembarrierCommand::PrivateExpedited);
+        if !self.fenced.load(Ordering::Acquire)
+            && membarrier(MembarrierCommand::PrivateExpedited).is_err()
+            && !self.ignores_refusals.is_on()
+        {
+            self.fence_all();
         }
         fence(Ordering::SeqCst);
-        let all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
-        let turns = all.iter().map(|guard| (Arc::clone(guard), guard.turn.load(Ordering::Acquire)));
+        let list = self.list();
+        let turns = list.guards.iter().map(|guard| (Arc::clone(guard), guard.turn.load(Ordering::Acquire)));
         Inside(
             turns.filter(|(guard, turn)| turn % 2 == 1 && !std::ptr::eq(&raw const **guard, own)).collect(),
         )
+    }
+
+    /// The kernel refuses barriers that it granted before: from now on rails pass them. A rail that entered without one has not been seen
+    /// inside, perhaps, until its store has become visible.
+    #[cold]
+    fn fence_all(&self) {
+        let mut list = self.list();
+        list.fenced = true;
+        for guard in &list.guards {
+            guard.fenced.store(true, Ordering::SeqCst);
+        }
+        drop(list);
+        fence(Ordering::SeqCst);
+        std::thread::sleep(STORE_VISIBLE);
+        // Only now, as other threads that see it wait for nothing.
+        self.fenced.store(true, Ordering::Release);
     }
 
     /// Waits until every rail that could have seen what the caller just took out of a table has left its guard.
     /// Returns whether that came true in time.
     pub(crate) fn wait(&self, limit: Duration) -> bool {
         // Whoever calls is a rail's owner, and not inside.
-        let nobody = Guard { turn: AtomicU64::new(0), cheap: self.cheap };
+        let nobody = Guard { turn: AtomicU64::new(0), fenced: AtomicBool::new(true) };
         let inside = self.inside(&nobody);
         let (mut started, mut spins) = (None, 0_u32);
         while !inside.all_left() {
@@ -111,6 +152,63 @@ impl Inside {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// From now on the kernel refuses this thread `membarrier`, as a sandbox does that is entered late.
+    fn refuse_barriers() {
+        let statement = |code, jt, jf, k| libc::sock_filter { code, jt, jf, k };
+        let mut program = [
+            // The number of the call is the first word of what a filter sees.
+            statement((libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16, 0, 0, 0),
+            statement(
+                (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16,
+                0,
+                1,
+                libc::SYS_membarrier as u32,
+            ),
+            statement(
+                (libc::BPF_RET | libc::BPF_K) as u16,
+                0,
+                0,
+                libc::SECCOMP_RET_ERRNO | libc::EPERM as u32,
+            ),
+            statement((libc::BPF_RET | libc::BPF_K) as u16, 0, 0, libc::SECCOMP_RET_ALLOW),
+        ];
+        let filter = libc::sock_fprog { len: 4, filter: program.as_mut_ptr() };
+        // SAFETY: takes numbers, and changes what this thread may gain by executing programs.
+        let code = unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) };
+        assert_eq!(code, 0);
+        // SAFETY: a program of four statements that lives during the call.
+        let code = unsafe { libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const filter) };
+        assert_eq!(code, 0, "{}", std::io::Error::last_os_error());
+    }
+
+    #[test]
+    fn rails_pass_barriers_once_the_kernel_refuses_them() {
+        let guards = Guards::new();
+        if guards.fenced.load(Ordering::Relaxed) {
+            println!(
+                "SKIPPED rails_pass_barriers_once_the_kernel_refuses_them: this kernel has no membarrier"
+            );
+            return;
+        }
+        let (own, other) = (guards.add(), guards.add());
+        other.enter();
+        // A filter stays with its thread.
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                refuse_barriers();
+                assert!(!guards.inside(&own).all_left());
+            });
+        });
+        assert!(own.fenced.load(Ordering::Relaxed) && other.fenced.load(Ordering::Relaxed));
+        other.leave();
+        let late = guards.add();
+        assert!(late.fenced.load(Ordering::Relaxed), "later rails pass them, too");
+        late.enter();
+        assert!(!guards.wait(Duration::ZERO));
+        late.leave();
+        assert!(guards.wait(Duration::ZERO));
+    }
 
     #[test]
     fn who_was_inside_has_left_once_its_turn_is_over() {

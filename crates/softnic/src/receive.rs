@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use trunkline_fabric::{Done, Status};
 
 use crate::copy;
-use crate::error::Nak;
+use crate::error::{Nak, Planted};
 use crate::hold::Target;
 use crate::job::{Body, Job, Kind};
 use crate::matched::Grant;
@@ -38,6 +38,16 @@ pub(crate) enum Refusal {
 impl From<Nak> for Refusal {
     fn from(nak: Nak) -> Self {
         Self::Nak(nak)
+    }
+}
+
+/// Adds the bytes of a record to those of its operation. Where the operation's region was retired, no region bounds either.
+#[inline(always)]
+fn add_written_bytes(written: u64, len: u64) -> Result<u64, Nak> {
+    match written.checked_add(len) {
+        Some(sum) => Ok(sum),
+        None if Planted::named("soft-written-bytes-wrap").is_on() => Ok(written.wrapping_add(len)),
+        None => Err(Nak::Garbled),
     }
 }
 
@@ -102,6 +112,7 @@ impl Qp {
         sink: &mut Sink<'_>,
     ) -> Result<Executed, Refusal> {
         let len = record.payload.len();
+        let written = add_written_bytes(self.written, len)?;
         // As on a real NIC, the key of a write of no bytes is not looked at.
         if len > 0 {
             let target = Target::Remote { key, addr };
@@ -115,7 +126,7 @@ impl Qp {
                 None => return Err(Nak::Access.into()),
             }
         }
-        self.written += len;
+        self.written = written;
         if record.last {
             if record.imm.is_some() {
                 let mut completion = self.completion(0, Done::Written, Status::Ok, self.written);
@@ -392,5 +403,16 @@ impl Qp {
             }
             Payload::Placed { .. } | Payload::Pulled { .. } => Err(Nak::Garbled.into()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Nak, add_written_bytes};
+
+    #[test]
+    fn an_operation_longer_than_its_count_is_refused() {
+        assert_eq!(add_written_bytes(u64::MAX - 5, 5), Ok(u64::MAX));
+        assert_eq!(add_written_bytes(u64::MAX - 5, 6), Err(Nak::Garbled));
     }
 }

@@ -2,6 +2,9 @@
 //! it is. Written by the ring's producer and parsed by its consumer from a private copy, into types that cannot be wrong;
 //! whatever bytes come in, the parser returns a record or `None`.
 
+use crate::claim::BYTES_MAX;
+use crate::error::Planted;
+
 /// Most payload bytes inside a descriptor.
 pub(crate) const INLINE: usize = 96;
 /// The same, as the length field has it.
@@ -151,10 +154,10 @@ impl Record {
                 nic: u32::try_from(words[7]).ok()?,
                 key: words[4],
                 offset: words[5],
-                len: words[6],
+                len: copied_len(words[6])?,
             },
             form::PULLED | form::SHARED => {
-                Payload::Pulled { addr: words[4], len: words[5], shared: form == form::SHARED }
+                Payload::Pulled { addr: words[4], len: copied_len(words[5])?, shared: form == form::SHARED }
             }
             _ => return None,
         };
@@ -258,11 +261,17 @@ impl Record {
     }
 }
 
+/// Returns the length of a payload that the reader is to copy itself, unless it is longer than any writer names.
+#[inline]
+fn copied_len(len: u64) -> Option<u64> {
+    (len <= BYTES_MAX || Planted::named("soft-record-of-any-length").is_on()).then_some(len)
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
 
-    use super::{Payload, Record, Verb, WORDS};
+    use super::{BYTES_MAX, Payload, Record, Verb, WORDS};
 
     fn with(words: [u64; 7]) -> [u64; WORDS] {
         let mut all = [0; WORDS];
@@ -282,13 +291,17 @@ mod tests {
         prop_oneof![
             (0u32..=96).prop_map(|len| Payload::Inline { len }),
             any::<(u32, u32)>().prop_map(|(offset, len)| Payload::Staged { offset, len }),
-            any::<(u32, u64, u64, u64)>().prop_map(|(nic, key, offset, len)| Payload::Placed {
+            (any::<(u32, u64, u64)>(), 0..=BYTES_MAX).prop_map(|((nic, key, offset), len)| Payload::Placed {
                 nic,
                 key,
                 offset,
                 len
             }),
-            any::<(u64, u64, bool)>().prop_map(|(addr, len, shared)| Payload::Pulled { addr, len, shared }),
+            (any::<(u64, bool)>(), 0..=BYTES_MAX).prop_map(|((addr, shared), len)| Payload::Pulled {
+                addr,
+                len,
+                shared
+            }),
         ]
     }
 
@@ -299,7 +312,17 @@ mod tests {
         }
 
         #[test]
-        fn what_parses_is_written_back(mut words: [u64; WORDS], op in 0u64..12, form in 0u64..6, flags in 0u64..8) {
+        fn what_parses_is_written_back(
+            mut words: [u64; WORDS],
+            op in 0u64..12,
+            form in 0u64..6,
+            flags in 0u64..8,
+            long: bool,
+        ) {
+            if !long {
+                words[5] %= BYTES_MAX + 1;
+                words[6] %= BYTES_MAX + 1;
+            }
             words[1] = op | flags << 8 | form << 16 | (words[1] & 0x7f00_0000);
             let small = Record::small_write(&words);
             if let Some(record) = Record::parse(&words) {
@@ -313,6 +336,16 @@ mod tests {
             } else {
                 prop_assert_eq!(small, None);
             }
+        }
+
+        #[test]
+        fn records_longer_than_a_piece_are_refused(len in BYTES_MAX + 1.., key: u64, form in 2u64..=4) {
+            let (length, other) = if form == 2 { (6, 7) } else { (5, 6) };
+            let mut words = [0, 1 | form << 16, key, 0, 0, 0, 0, 0];
+            (words[length], words[other]) = (len, 0);
+            prop_assert_eq!(Record::parse(&words), None);
+            words[length] = BYTES_MAX;
+            prop_assert!(Record::parse(&words).is_some());
         }
 
         #[test]

@@ -10,6 +10,7 @@ use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 
 use crate::claim::Claim;
+use crate::error::Planted;
 
 /// Bytes of one descriptor.
 pub(crate) const SLOT: usize = 128;
@@ -99,7 +100,11 @@ unsafe impl Sync for Segment {}
 impl Segment {
     /// Makes a segment to read from, all zero, and its memory file, to hand to the writer.
     pub(crate) fn create(geometry: Geometry) -> io::Result<(Self, OwnedFd)> {
-        let fd = rustix::fs::memfd_create("trunkline", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+        let fd = if Planted::named("soft-executable-segments").is_on() {
+            rustix::fs::memfd_create("trunkline", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?
+        } else {
+            trunkline_mem::create_memory_file("trunkline")?
+        };
         rustix::fs::ftruncate(&fd, geometry.bytes() as u64)?;
         rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
         Ok((Self::mapped(&fd, geometry)?, fd))
@@ -210,5 +215,23 @@ impl Drop for Segment {
     fn drop(&mut self) {
         // SAFETY: maps exactly this range since `mapped`, and nothing borrowed from it outlives `self`.
         let _ = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.geometry.bytes()) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::io::Errno;
+
+    use super::*;
+
+    #[test]
+    fn segment_files_are_not_executable() {
+        let known = rustix::fs::memfd_create("trunkline.test", MemfdFlags::NOEXEC_SEAL);
+        if known.is_err_and(|errno| errno == Errno::INVAL) {
+            println!("SKIPPED segment_files_are_not_executable: this kernel has no MFD_NOEXEC_SEAL");
+            return;
+        }
+        let (_, fd) = Segment::create(Geometry::SMALLEST).unwrap();
+        assert_eq!(rustix::fs::fstat(&fd).unwrap().st_mode & 0o111, 0);
     }
 }

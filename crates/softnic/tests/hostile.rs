@@ -10,8 +10,8 @@ use std::os::unix::fs::FileExt;
 use common::{Random, connect, poll, rail};
 use proptest::prelude::*;
 use trunkline_fabric::{
-    Access, LinkAddress, LinkError, Links, Op, PassedFd, PeerProcess, PostError, Purpose, Rail, Source,
-    Status,
+    Access, Extent, LinkAddress, LinkError, Links, Op, PassedFd, PeerProcess, PostError, Purpose, Rail,
+    Source, Status,
 };
 use trunkline_mem::Memory;
 use trunkline_softnic::{CopyMode, SoftConfig};
@@ -90,7 +90,7 @@ fn random_records_with_good_stamps() {
                         chunk.copy_from_slice(&(random.next() >> shift).to_le_bytes());
                     }
                     bytes[..8].copy_from_slice(&(slot + 1).to_le_bytes());
-                    bytes[8] = (random.next() % 10) as u8;
+                    bytes[8] = (random.next() % 11) as u8;
                     bytes[9] = (random.next() % 4) as u8;
                     bytes[10] = (random.next() % 5) as u8;
                     bytes[11] = (random.next() % 100) as u8;
@@ -102,6 +102,41 @@ fn random_records_with_good_stamps() {
         errors += usize::from(seen.iter().any(|status| !matches!(status, Status::Ok | Status::Flushed)));
     }
     assert!(errors > 100, "nonsense is told: {errors}");
+}
+
+/// Words of a write to a region at `key` whose payload is said to lie elsewhere, `len` bytes of it; `form` as in docs/wire.md.
+fn write_record(position: u64, form: u64, key: u64, len: u64) -> Vec<u8> {
+    const WRITE: u64 = 1;
+    let at = if form == 2 { [0, 0, len, 0] } else { [0x1000, len, 0, 0] };
+    let words = [position + 1, WRITE | form << 16, key, 0, at[0], at[1], at[2], at[3]];
+    words.iter().flat_map(|word| word.to_le_bytes()).collect()
+}
+
+#[test]
+fn record_lengths_that_overflow_are_refused() {
+    for form in [2, 3, 4] {
+        let (mut a, mut b) = (rail(small()), rail(small()));
+        let (at_a, _) = connect(&mut a, &mut b);
+        let registrar = a.registrar();
+        let keys = registrar.register(&Memory::heap(4096), Access::ALL, Purpose::Bounce).unwrap();
+        // Writes to a retired region go nowhere, so no region bounds their lengths.
+        registrar.retire(keys.local).unwrap();
+        let into = registrar.register(&Memory::heap(64), Access::LOCAL, Purpose::Bounce).unwrap().local;
+        a.post(at_a, 1, Op::Recv { into: Extent { key: into, offset: 0, len: 64 } }, true).unwrap();
+        let file = std::fs::File::from(a.address(at_a).unwrap().fd.unwrap().fd);
+        for position in 0..2 {
+            let record = write_record(position, form, keys.remote.0, u64::MAX);
+            file.write_at(&record, SLOTS_AT + position * 128).unwrap();
+        }
+        let status = common::poll_until("the error", || poll(&mut a).first().map(|one| one.status));
+        assert_ne!(status, Status::Ok, "payload form {form}");
+        let executed = u64::from_le_bytes({
+            let mut word = [0; 8];
+            file.read_exact_at(&mut word, 128).unwrap();
+            word
+        });
+        assert_eq!(executed, 0, "payload form {form}: the first record is refused");
+    }
 }
 
 #[test]

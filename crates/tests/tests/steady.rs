@@ -276,24 +276,25 @@ fn hits_on_shared_memory_allocate_nothing() {
 
 /// Messages inside the node, of memory that the other maps and of memory that only calls reach: the receiver copies, and what is learned.
 fn messages_inside_a_node_allocate_nothing() {
+    use trunkline_engine::ipc::Buffer;
     use trunkline_mem::ipc::{Device, Private};
     use trunkline_proto::tagged::{Choice, Method};
     use trunkline_proto::time::Duration;
     let device = Device::create(0, 64 << 20).unwrap();
     let join = || Device::join(0, &device.descriptor().unwrap()).unwrap();
-    let of_device = |memory: &Device, bytes| memory.alloc(bytes).unwrap();
+    let of_device = |memory: &Device, bytes| Buffer::own(memory.alloc(bytes).unwrap(), bytes as u64);
     let (still, goes_on) = (Duration(0), Duration::micros(1));
     exchanges_allocate_nothing([join(), join()], of_device, Choice::Fixed(Method::Pull), still);
     exchanges_allocate_nothing([join(), join()], of_device, Choice::Learned, goes_on);
     let private = || Private::new().unwrap();
-    let of_private = |memory: &Private, bytes| memory.alloc(bytes).unwrap();
+    let of_private = |_: &Private, bytes| Buffer::from(Memory::heap(bytes));
     exchanges_allocate_nothing([private(), private()], of_private, Choice::Learned, goes_on);
 }
 
 /// Two endpoints of this process, for whom time goes on by so much with each call.
 fn exchanges_allocate_nothing<M: trunkline_mem::ipc::IpcMemory>(
     memories: [M; 2],
-    alloc: impl Fn(&M, usize) -> usize,
+    alloc: impl Fn(&M, usize) -> trunkline_engine::ipc::Buffer,
     copy: trunkline_proto::tagged::Choice,
     tick: trunkline_proto::time::Duration,
 ) {
@@ -332,7 +333,7 @@ fn exchanges_allocate_nothing<M: trunkline_mem::ipc::IpcMemory>(
         (65_536, true, false),
     ] {
         let buffers = [0, 1].map(|at: usize| match own {
-            true => Buffer::own(alloc(ends[at].node().memory(), bytes), bytes as u64),
+            true => alloc(ends[at].node().memory(), bytes),
             false => Buffer::from(Memory::heap(bytes)),
         });
         let mut message = || {

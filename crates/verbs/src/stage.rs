@@ -80,7 +80,8 @@ pub(crate) struct Stage {
     one_by_one: Planted,
 }
 
-// SAFETY: the pointers inside lead to the other boxes, and are written anew before each use.
+// SAFETY: the pointers inside lead into the other boxes, whose bytes stay where they are when the stage is moved. Each is derived anew from its
+// box before the device's library is given the request it stands in, and none is followed at another time or by another thread.
 unsafe impl Send for Stage {}
 
 impl Stage {
@@ -208,22 +209,29 @@ impl Stage {
     fn list(&mut self, qp: &Qp, chain: Chain) -> Result<(), (i32, u32)> {
         let mut left = u32::from(chain.count);
         let mut at = chain.first;
+        // Until the library has the chain, its requests are reached through this pointer alone: any access through the box ends what was
+        // derived from it before.
         let base = self.sends.as_mut_ptr();
         let mut first = NONE;
         while left > 0 {
             let (index, next) = (usize::from(at), self.next[usize::from(at)]);
             let alone = self.one_by_one.is_on();
-            self.sends[index].sg_list = self.lists[index].as_mut_ptr();
-            self.sends[index].next = match next {
+            let following = match next {
                 _ if left == 1 => std::ptr::null_mut(),
                 _ if alone => std::ptr::null_mut(),
                 next => base.wrapping_add(usize::from(next)),
             };
+            let list = self.lists[index].as_mut_ptr();
+            let request = base.wrapping_add(index);
+            // SAFETY: `index` is a place of the box, as `lists` has just checked, and nothing else refers to what is there.
+            unsafe { (*request).sg_list = list };
+            // SAFETY: the same.
+            unsafe { (*request).next = following };
             if first == NONE {
                 first = at;
             }
             if alone {
-                qp.post_send(&raw mut self.sends[index]).map_err(|(error, _)| (error, left))?;
+                qp.post_send(request).map_err(|(error, _)| (error, left))?;
                 first = NONE;
             }
             (at, left) = (next, left - 1);
@@ -264,15 +272,21 @@ impl Stage {
     /// # Errors
     /// The system's number, and the first that was not taken, for [`Stage::receives_from`].
     pub(crate) fn ring_receives(&mut self, qp: &Qp, chain: Chain) -> Result<(), (i32, u16)> {
+        // As in `list`, the only way to the requests until the library has them.
         let base = self.receives.as_mut_ptr();
         let mut at = chain.first;
         while at != NONE {
             let (index, next) = (usize::from(at), self.next_receive[usize::from(at)]);
-            self.receives[index].sg_list = &raw mut self.places[index];
-            self.receives[index].next = match next {
+            let following = match next {
                 NONE => std::ptr::null_mut(),
                 next => base.wrapping_add(usize::from(next)),
             };
+            let place = &raw mut self.places[index];
+            let request = base.wrapping_add(index);
+            // SAFETY: `index` is a place of the box, as `places` has just checked, and nothing else refers to what is there.
+            unsafe { (*request).sg_list = place };
+            // SAFETY: the same.
+            unsafe { (*request).next = following };
             at = next;
         }
         let posted = qp.post_recv(base.wrapping_add(usize::from(chain.first)));

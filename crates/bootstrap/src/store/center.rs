@@ -12,8 +12,8 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 
 use super::frame::{Answer, Challenge, Hello, Status};
-use crate::clock;
 use crate::secret::{self, Secret};
+use crate::{clock, planted};
 
 /// Those who have connected and not proved anything yet.
 const PENDING_MAX: usize = 256;
@@ -21,6 +21,9 @@ const PENDING_MAX: usize = 256;
 const PROOF_TIME: Duration = Duration::from_secs(5);
 /// How long rank 0 waits for room in a socket that has just been opened.
 const ANSWER_TIME: Duration = Duration::from_secs(1);
+/// How long rank 0 leaves its listener alone after the system had no descriptor or memory for a connection: the connection stays in the
+/// listener's queue, which would wake every sleep at once.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// Longest sleep; deadlines of strangers need no more precision.
 const SLEEP: Duration = Duration::from_millis(500);
 
@@ -83,16 +86,27 @@ pub(crate) fn meet(
 ) -> Result<Vec<Option<TcpStream>>, MeetError> {
     let mut members: Vec<Option<TcpStream>> = (0..size).map(|_| None).collect();
     let mut pending: Vec<Pending> = Vec::new();
+    let mut refused: Option<AcceptRefusal> = None;
     while members.iter().skip(1).any(Option::is_none) {
         let now = Instant::now();
         if now >= deadline {
             let missing = (1..size).filter(|rank| members[*rank].is_none()).collect();
-            return Err(MeetError::Missing { ranks: missing, here: members });
+            let refused = refused.map(|refusal| refusal.cause);
+            return Err(MeetError::Missing { ranks: missing, here: members, refused });
         }
         pending.retain(|one| one.until > now);
-        sleep(listener, &pending, deadline.saturating_duration_since(now).min(SLEEP))?;
-        if pending.len() < PENDING_MAX {
-            accept(listener, &mut pending);
+        let left = deadline.saturating_duration_since(now).min(SLEEP);
+        let paused = refused.as_ref().map(|refusal| refusal.until.saturating_duration_since(now));
+        let paused =
+            paused.filter(|pause| !pause.is_zero() && !planted("bootstrap-spins-without-descriptors"));
+        let accepts = pending.len() < PENDING_MAX && paused.is_none();
+        sleep(accepts.then_some(listener), &pending, left.min(paused.unwrap_or(left)))?;
+        if accepts {
+            match accept(listener, &mut pending) {
+                Ok(true) => refused = None,
+                Ok(false) => {}
+                Err(cause) => refused = Some(AcceptRefusal { cause, until: Instant::now() + ACCEPT_PAUSE }),
+            }
         }
         let mut waiting = Vec::new();
         for mut one in pending.drain(..) {
@@ -111,7 +125,19 @@ pub(crate) fn meet(
 #[derive(Debug)]
 pub(crate) enum MeetError {
     Io(io::Error),
-    Missing { ranks: Vec<usize>, here: Vec<Option<TcpStream>> },
+    /// At the deadline some were missing; `refused` is why the system took no connection, if that was the last thing to happen.
+    Missing {
+        ranks: Vec<usize>,
+        here: Vec<Option<TcpStream>>,
+        refused: Option<io::Error>,
+    },
+}
+
+/// The system had no descriptor or memory for a connection.
+struct AcceptRefusal {
+    cause: io::Error,
+    /// When the next attempt is due.
+    until: Instant,
 }
 
 impl From<io::Error> for MeetError {
@@ -121,11 +147,9 @@ impl From<io::Error> for MeetError {
 }
 
 /// Until somebody connects or says something.
-fn sleep(listener: &Listener, pending: &[Pending], longest: Duration) -> io::Result<()> {
+fn sleep(listener: Option<&Listener>, pending: &[Pending], longest: Duration) -> io::Result<()> {
     let mut polled = Vec::with_capacity(1 + pending.len());
-    if pending.len() < PENDING_MAX {
-        polled.push(PollFd::from_borrowed_fd(listener.0.as_fd(), PollFlags::IN));
-    }
+    polled.extend(listener.map(|listener| PollFd::from_borrowed_fd(listener.0.as_fd(), PollFlags::IN)));
     polled.extend(pending.iter().map(|one| PollFd::from_borrowed_fd(one.stream.as_fd(), PollFlags::IN)));
     match poll(&mut polled, Some(&clock::timespec(longest))) {
         Ok(_) | Err(Errno::INTR) => Ok(()),
@@ -133,10 +157,22 @@ fn sleep(listener: &Listener, pending: &[Pending], longest: Duration) -> io::Res
     }
 }
 
-/// Takes one connection and asks it for its proof. What fails here is the stranger's loss.
-fn accept(listener: &Listener, pending: &mut Vec<Pending>) {
-    let Ok((stream, _)) = listener.0.accept() else { return };
-    let Ok(nonce) = secret::random() else { return };
+/// Takes one connection, if there is one, and asks it for its proof; whether there was one. What fails after that is the other end's loss.
+///
+/// # Errors
+/// What the system says where it has nothing left to take one with.
+fn accept(listener: &Listener, pending: &mut Vec<Pending>) -> io::Result<bool> {
+    use io::ErrorKind::{ConnectionAborted, Interrupted, WouldBlock};
+    #[cfg(test)]
+    ACCEPTS.set(ACCEPTS.get() + 1);
+    let stream = match listener.0.accept() {
+        Ok((stream, _)) => stream,
+        Err(error) if matches!(error.kind(), ConnectionAborted | Interrupted | WouldBlock) => {
+            return Ok(false);
+        }
+        Err(error) => return Err(error),
+    };
+    let Ok(nonce) = secret::random() else { return Ok(true) };
     let challenge = Challenge { nonce };
     let asked = super::prepare(&stream)
         .and_then(|()| clock::write_all(&stream, &challenge.encode(), Instant::now() + ANSWER_TIME));
@@ -144,6 +180,13 @@ fn accept(listener: &Listener, pending: &mut Vec<Pending>) {
         let until = Instant::now() + PROOF_TIME;
         pending.push(Pending { stream, challenge, bytes: [0; Hello::BYTES], filled: 0, until });
     }
+    Ok(true)
+}
+
+#[cfg(test)]
+thread_local! {
+    /// How often the thread tried to accept.
+    pub(crate) static ACCEPTS: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
 }
 
 impl Pending {

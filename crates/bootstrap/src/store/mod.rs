@@ -6,9 +6,13 @@ mod center;
 mod frame;
 mod member;
 
+#[cfg(test)]
+pub(crate) use center::ACCEPTS;
 pub(crate) use center::{Listener, MeetError, meet};
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) use frame::Challenge;
 #[cfg(feature = "fuzzing")]
-pub(crate) use frame::{Answer, Challenge, Hello, Status};
+pub(crate) use frame::{Answer, Hello, Status};
 pub(crate) use frame::{GATHERED_BYTES_MAX, Head, Kind, gathered, split};
 pub(crate) use member::{JoinRefused, join};
 
@@ -44,15 +48,36 @@ pub(crate) fn send(stream: &TcpStream, head: Head, body: &[u8], deadline: Instan
 
 /// Reads a frame whose body has at most so many bytes.
 pub(crate) fn receive(stream: &TcpStream, most: usize, deadline: Instant) -> io::Result<(Head, Vec<u8>)> {
+    let head = receive_head(stream, most, deadline)?;
+    Ok((head, receive_body(stream, head, deadline)?))
+}
+
+/// Reads the head of a frame whose body has at most so many bytes. The body is read, or skipped, next.
+pub(crate) fn receive_head(stream: &TcpStream, most: usize, deadline: Instant) -> io::Result<Head> {
     let mut bytes = [0; Head::BYTES];
     clock::read_exact(stream, &mut bytes, deadline)?;
-    let broken = || io::Error::new(io::ErrorKind::InvalidData, "what came is no frame of this protocol");
-    let head = Head::decode(&bytes).ok_or_else(broken)?;
+    let head = Head::decode(&bytes).filter(|head| head.length as usize <= most);
+    head.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "what came is no frame of this protocol"))
+}
+
+/// Reads the body of a frame.
+pub(crate) fn receive_body(stream: &TcpStream, head: Head, deadline: Instant) -> io::Result<Vec<u8>> {
     let length = head.length as usize;
-    if length > most {
-        return Err(broken());
-    }
-    let mut body = vec![0; length];
+    let mut body = Vec::new();
+    // The peer chooses the length; a refused allocation is its frame's failure, not this process's end.
+    body.try_reserve_exact(length).map_err(|_| io::ErrorKind::OutOfMemory)?;
+    body.resize(length, 0);
     clock::read_exact(stream, &mut body, deadline)?;
-    Ok((head, body))
+    Ok(body)
+}
+
+/// Reads the body of a frame and keeps none of it.
+pub(crate) fn skip_body(stream: &TcpStream, head: Head, deadline: Instant) -> io::Result<()> {
+    let (mut scratch, mut left) = ([0; 4096], head.length as usize);
+    while left > 0 {
+        let part = left.min(scratch.len());
+        clock::read_exact(stream, &mut scratch[..part], deadline)?;
+        left -= part;
+    }
+    Ok(())
 }

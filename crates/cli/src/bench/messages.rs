@@ -136,7 +136,10 @@ pub(crate) fn run(settings: &Settings, world: &World) -> Result<u64, BenchError>
         }
         Of::Opened { kind, name } => {
             let memory = device_of(kind, world.rank())?;
-            let make = || memory.alloc(most).map(|addr| Buffer::own(addr, most));
+            let make = || match memory.is_everything() {
+                true => Ok(Buffer::private(most)),
+                false => memory.alloc(most).map(|addr| Buffer::own(addr, most)),
+            };
             let to_send = make().map_err(MessageError::from)?;
             let to_receive = make().map_err(MessageError::from)?;
             let mut messages = Messages::start(world, memory)?;

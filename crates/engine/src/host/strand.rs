@@ -92,6 +92,8 @@ impl Strand {
         let socket = socket(to)?;
         watch(&socket, silence).map_err(failed("setsockopt"))?;
         if let Some(from) = from {
+            trunkline_mem::defer_port_choice(socket.as_fd())
+                .map_err(|source| OobError::System { what: "setsockopt", source })?;
             rustix::net::bind(&socket, &SocketAddr::new(from, 0)).map_err(failed("bind"))?;
         }
         match rustix::net::connect(&socket, &to) {

@@ -23,7 +23,9 @@ enum Stand {
 /// Where they are.
 #[derive(Clone, Debug)]
 enum Place {
-    /// Inside one own allocation of the node's kind of memory, which others can map: the address of the first.
+    /// Inside one own allocation of the node's kind of memory, which others can map: the address of the first. The kind checks each copy
+    /// against what it has allocated. Where all private memory is one kind, nothing can be checked so for as long as a message lasts, and
+    /// the address is refused.
     Own(usize),
     /// Any other memory that the CPU may touch: the first byte in it.
     Other(Memory, u64),
@@ -45,7 +47,8 @@ impl From<Memory> for Buffer {
 }
 
 impl Buffer {
-    /// Bytes inside one own allocation of the node's kind of memory, which others can map.
+    /// Bytes inside one own allocation of the node's kind of memory, which others can map. Such a buffer is not there
+    /// ([`Buffer::is_there`]) on a node whose kind is all private memory: say it by its [`Memory`], which keeps it.
     #[must_use]
     pub const fn own(addr: usize, len: u64) -> Self {
         Self { stand: Stand::Row(Place::Own(addr)), len }
@@ -136,14 +139,13 @@ impl Buffer {
         }
     }
 
-    /// Where the first is, if the processor reaches it.
+    /// Where the first is, if it is of any other memory, and the processor reaches it.
     #[inline]
     #[must_use]
     pub(crate) fn host_address(&self) -> Option<usize> {
         match self.stands().0 {
-            Place::Own(addr) => Some(*addr),
             Place::Other(memory, at) if memory.kind() == Kind::Host => Some(plus(memory.addr(), *at)),
-            Place::Other(..) => None,
+            Place::Own(_) | Place::Other(..) => None,
         }
     }
 
@@ -309,6 +311,8 @@ impl Buffer {
         let (place, rows) = self.stands();
         let Some(span) = rows.span(self.len) else { return false };
         match place {
+            // Peers would write there when it has long been freed, and is what a reference of this process names.
+            Place::Own(_) if of.is_everything() => false,
             Place::Own(addr) => usize::try_from(span).is_ok_and(|span| of.holds(*addr, span)),
             Place::Other(memory, at) => memory.checked(*at, span).is_ok(),
         }

@@ -40,7 +40,8 @@ impl<M: IpcMemory, S: OobStream> Endpoint<M, S> {
     pub fn lend(&mut self, to: PeerId, buffer: &Buffer) -> Result<Lending, SendRefused> {
         let peer = self.peers.get(to.0 as usize).filter(|peer| !peer.gone).ok_or(SendRefused::Gone)?;
         let neighbour = peer.neighbour;
-        let Some(addr) = buffer.address().filter(|_| buffer.rows().is_whole() && !buffer.is_empty()) else {
+        let Some(addr) = self.address_of(buffer).filter(|_| buffer.rows().is_whole() && !buffer.is_empty())
+        else {
             return Ok(Lending::Not);
         };
         if !buffer.is_there(self.node.memory()) {

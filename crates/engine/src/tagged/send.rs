@@ -100,7 +100,7 @@ impl<M: IpcMemory, S: OobStream> Endpoint<M, S> {
         let known = self.peers.get(peer.0 as usize).filter(|peer| !peer.gone).ok_or(SendRefused::Gone)?;
         let neighbour = known.neighbour;
         let span = buffer.rows().span(buffer.len()).filter(|_| self.maps && !buffer.is_empty());
-        let Some((addr, span)) = buffer.address().zip(span) else { return Ok(Some(false)) };
+        let Some((addr, span)) = self.address_of(buffer).zip(span) else { return Ok(Some(false)) };
         if !buffer.is_there(self.node.memory()) {
             return Err(SendRefused::Outside);
         }

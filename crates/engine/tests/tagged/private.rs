@@ -2,10 +2,12 @@
 
 use trunkline_engine::host::{UnixHost, UnixStream};
 use trunkline_engine::ipc::{Buffer, Config as Sharing};
-use trunkline_engine::tagged::{Begun, Config, Done, Endpoint, Failed, PeerId, RequestId};
+use trunkline_engine::tagged::{
+    Begun, Config, Done, Endpoint, Failed, PeerId, ReceiveRefused, RequestId, SendRefused,
+};
 use trunkline_fabric::{Host as _, Oob as _, OobListener as _};
-use trunkline_mem::Memory;
 use trunkline_mem::ipc::Private;
+use trunkline_mem::{Kind, Memory};
 use trunkline_proto::ipc::exporter::Amount;
 use trunkline_proto::tagged::{Choice, Method};
 use trunkline_proto::time::{Duration, Instant};
@@ -105,7 +107,8 @@ fn messages_of_private_memory_are_copied_once_and_weigh_nothing() {
     let mut pair = Pair::new();
     for round in 0..3 {
         let (source, mut target) = (pattern(LEN, round), vec![0_u8; LEN]);
-        let own = |at: usize| Buffer::own(at, LEN as u64);
+        // SAFETY: both outlive the messages, and nobody refers to their bytes meanwhile.
+        let own = |at: usize| Buffer::from(unsafe { Memory::from_raw(at, LEN, Kind::Host) });
         let into = own(target.as_mut_ptr().expose_provenance());
         let received = pair.receiver.receive(Some(pair.from), (1, ALL), into).unwrap();
         let sent = pair.send(&own(source.as_ptr().expose_provenance()));
@@ -116,6 +119,21 @@ fn messages_of_private_memory_are_copied_once_and_weigh_nothing() {
     assert_eq!((receiver.mapped, sender.staged, sender.fallbacks), (3, 0, 0));
     let usage = pair.sender.node().exporter().usage();
     assert_eq!((usage.live.entries, usage.live.bytes), (1, 0));
+}
+
+/// An address says nothing of memory that may be freed, or be what a reference names, while a peer writes there.
+#[test]
+fn addresses_of_private_memory_are_refused() {
+    let mut pair = Pair::new();
+    let bytes = vec![7_u8; LEN];
+    let foreign = |len: usize| Buffer::own(bytes.as_ptr().expose_provenance(), len as u64);
+    let allocated = Buffer::own(pair.sender.node().memory().alloc(LEN).unwrap(), LEN as u64);
+    for buffer in [foreign(64), foreign(LEN), allocated] {
+        assert_eq!(pair.sender.send(pair.to, 1, &buffer), Err(SendRefused::Outside));
+        let refused = pair.receiver.receive(Some(pair.from), (1, ALL), buffer);
+        assert_eq!(refused, Err(ReceiveRefused::Outside));
+    }
+    assert!(bytes.iter().all(|byte| *byte == 7));
 }
 
 /// Private memory that nobody said is to be reached, by each method and by what is learned.

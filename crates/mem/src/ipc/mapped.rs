@@ -60,13 +60,21 @@ impl Mapped {
 /// A place to copy from or to.
 #[derive(Clone, Copy, Debug)]
 pub enum At<'a> {
-    /// An address inside an own allocation.
+    /// An address inside an own allocation; each kind refuses any other.
     Own(usize),
     /// An offset in what is open here.
     Open(&'a Mapped, u64),
 }
 
 impl At<'_> {
+    /// The address, of an own one.
+    pub(super) const fn own(self) -> Option<usize> {
+        match self {
+            Self::Own(addr) => Some(addr),
+            Self::Open(..) => None,
+        }
+    }
+
     /// So many bytes further on.
     #[must_use]
     pub fn plus(self, bytes: usize) -> Self {
@@ -86,4 +94,14 @@ pub enum To<'a> {
     Memory(&'a Memory, u64),
     /// An offset in what is open here.
     Open(&'a Mapped, u64),
+}
+
+impl To<'_> {
+    /// The address, of an own one.
+    pub(super) const fn own(self) -> Option<usize> {
+        match self {
+            Self::Own(addr) => Some(addr),
+            Self::Memory(..) | Self::Open(..) => None,
+        }
+    }
 }

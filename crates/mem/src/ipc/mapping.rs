@@ -5,8 +5,7 @@ use std::os::fd::{AsFd, AsRawFd as _, OwnedFd};
 use std::ptr;
 use std::sync::Arc;
 
-use rustix::fs::{MemfdFlags, Mode, OFlags, SealFlags};
-use rustix::io::Errno;
+use rustix::fs::{Mode, OFlags, SealFlags};
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 
 use super::error::Cause;
@@ -126,13 +125,7 @@ fn keep_from_children(addr: usize, len: usize) {
 /// # Errors
 /// What the system says.
 pub(crate) fn file(name: &str, len: u64) -> Result<OwnedFd, Cause> {
-    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-    let file = match rustix::fs::memfd_create(name, flags | MemfdFlags::NOEXEC_SEAL) {
-        // Before Linux 6.3.
-        Err(Errno::INVAL) => rustix::fs::memfd_create(name, flags),
-        other => other,
-    };
-    let file = file.map_err(cause("memfd_create"))?;
+    let file = crate::create_memory_file(name).map_err(cause("memfd_create"))?;
     rustix::fs::ftruncate(&file, len).map_err(cause("ftruncate"))?;
     rustix::fs::fcntl_add_seals(&file, FIXED | SealFlags::SEAL).map_err(cause("fcntl"))?;
     Ok(file)

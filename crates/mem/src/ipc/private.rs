@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::pin::Pin;
-use std::sync::{Mutex, PoisonError, RwLock};
+use std::sync::{PoisonError, RwLock, RwLockReadGuard};
 
 use super::error::{Cause, CopyError, ExportError, FindError, Meaning, NotClosed, OpenError};
 use super::guarded::Guard;
@@ -40,9 +40,12 @@ pub struct Private {
     /// By which own memory is copied, where the processor's copies are known: an address where nothing is ends no process.
     guard: Option<Guard>,
     peers: RwLock<Peers>,
-    /// What was allocated here for who has no memory, by its address.
-    blocks: Mutex<BTreeMap<usize, Memory>>,
+    /// What was allocated here, by its address: the only own addresses that are copied from and to, as any other may be what some Rust
+    /// reference names.
+    blocks: RwLock<Blocks>,
 }
+
+type Blocks = BTreeMap<usize, Memory>;
 
 #[derive(Debug, Default)]
 struct Peers {
@@ -68,12 +71,13 @@ impl Private {
     /// What the system says.
     pub fn new() -> Result<Self, Cause> {
         let (proof, guard) = (Box::pin(random()?), Guard::install().ok());
-        let this = Self { proof, guard, peers: RwLock::default(), blocks: Mutex::default() };
+        let this = Self { proof, guard, peers: RwLock::default(), blocks: RwLock::default() };
         process::add(this.proof_at(), *this.proof);
         Ok(this)
     }
 
-    /// New zeroed memory, for whoever has no other; its address. It is as all other memory of the process.
+    /// New zeroed memory; its address. Copies by address reach what was allocated here and nothing else of this process; other memory of it
+    /// is a [`Memory`].
     ///
     /// # Errors
     /// [`HostError::Size`].
@@ -82,19 +86,47 @@ impl Private {
         if len == 0 || Vec::<u8>::new().try_reserve_exact(len).is_err() {
             return Err(HostError::Size(len));
         }
-        let block = Memory::heap(len);
-        let addr = block.addr();
-        self.blocks.lock().unwrap_or_else(PoisonError::into_inner).insert(addr, block);
-        Ok(addr)
+        Ok(self.admit(Memory::heap(len)))
     }
 
-    /// Frees it.
+    /// Has copies by address reach memory that the program made, too, until [`Private::free`]; its address.
+    pub fn admit(&self, memory: Memory) -> usize {
+        let addr = memory.addr();
+        self.blocks.write().unwrap_or_else(PoisonError::into_inner).insert(addr, memory);
+        addr
+    }
+
+    /// Frees it; of memory that the program made, gives back what was held of it.
     ///
     /// # Errors
     /// [`HostError::Unknown`].
     pub fn free(&self, addr: usize) -> Result<(), HostError> {
-        let block = self.blocks.lock().unwrap_or_else(PoisonError::into_inner).remove(&addr);
+        let block = self.blocks.write().unwrap_or_else(PoisonError::into_inner).remove(&addr);
         block.map(drop).ok_or(HostError::Unknown { addr })
+    }
+
+    /// Has own bytes stay while the answer lives, those at each of two addresses.
+    ///
+    /// # Errors
+    /// [`CopyError::Outside`], if they are not all in one block that was allocated here.
+    pub(super) fn hold(
+        &self,
+        places: [Option<usize>; 2],
+        len: usize,
+    ) -> Result<Option<RwLockReadGuard<'_, Blocks>>, CopyError> {
+        if places == [None; 2] {
+            return Ok(None);
+        }
+        let blocks = self.blocks.read().unwrap_or_else(PoisonError::into_inner);
+        for addr in places.into_iter().flatten() {
+            let block = blocks.range(..=addr).next_back();
+            let inside =
+                block.is_some_and(|(base, block)| block.checked((addr - base) as u64, len as u64).is_ok());
+            if !inside && !planted("mem-private-copies-at-any-address") {
+                return Err(CopyError::Outside { at: addr as u64, len });
+            }
+        }
+        Ok(Some(blocks))
     }
 
     /// A handle's words for it: its number, and where and what its proof is.
@@ -244,6 +276,10 @@ impl IpcMemory for Private {
         Ok(ALL)
     }
 
+    fn holds(&self, addr: usize, len: usize) -> bool {
+        self.hold([Some(addr), None], len).is_ok()
+    }
+
     fn export(&self, of: &Allocation, how: Passing) -> Result<Export, ExportError> {
         if how == Passing::Descriptor {
             return Err(ExportError::Passing("private memory has no descriptor"));
@@ -297,6 +333,7 @@ impl IpcMemory for Private {
     }
 
     fn read(&self, from: At<'_>, out: &mut [u8]) -> Result<(), CopyError> {
+        let _held = self.hold([from.own(), None], out.len())?;
         if let At::Own(addr) = from {
             let to = out.as_mut_ptr().expose_provenance();
             // SAFETY: an exclusive borrow of so many bytes, as long as the call.
@@ -309,9 +346,10 @@ impl IpcMemory for Private {
     }
 
     fn write(&self, to: At<'_>, bytes: &[u8]) -> Result<(), CopyError> {
+        let _held = self.hold([to.own(), None], bytes.len())?;
         if let At::Own(addr) = to {
             let from = bytes.as_ptr().expose_provenance();
-            // SAFETY: an address that its owner gave to be written to, as a system call would, and if nothing is there the copy ends.
+            // SAFETY: inside a block that was allocated here and is held, of which nobody has a reference.
             if unsafe { self.move_own(addr, from, bytes.len()) } {
                 return Ok(());
             }
@@ -324,10 +362,10 @@ impl IpcMemory for Private {
         if planted("mem-private-copies-in-steps") {
             return copy_in_steps(self, from, to, len);
         }
+        let _held = self.hold([from.own(), to.own()], len)?;
         let ((peer, addr), to) = match (from, to, here_of(to, len)?) {
             (At::Own(from), _, Some(to)) => {
-                // SAFETY: memory that says how long it is, of which nobody has a reference; or an address that its owner gave to be
-                // written to, as a system call would, and if nothing is there the copy ends.
+                // SAFETY: memory that says how long it is, or bytes inside a block that is held: nobody has a reference to either.
                 if unsafe { self.move_own(to, from, len) } {
                     return Ok(());
                 }
@@ -346,6 +384,7 @@ impl IpcMemory for Private {
 
     fn fill(&self, to: At<'_>, from: &Memory, offset: u64, len: usize) -> Result<(), CopyError> {
         let from = here(from, offset, len)?;
+        let _held = self.hold([to.own(), None], len)?;
         if let At::Own(to) = to {
             // SAFETY: as in `write`.
             if unsafe { self.move_own(to, from, len) } {
@@ -469,6 +508,31 @@ mod tests {
         assert!(got == sent, "open to open");
     }
 
+    /// Any other address may be what a reference of safe code names.
+    #[test]
+    fn own_addresses_are_those_of_own_blocks() {
+        let own = Private::new().unwrap();
+        let block = own.alloc(64).unwrap();
+        let bytes = [7_u8; 64];
+        let foreign = bytes.as_ptr().expose_provenance();
+        let memory = Memory::heap(64);
+        let outside =
+            |result: Result<(), CopyError>| assert!(matches!(result, Err(CopyError::Outside { .. })));
+        for addr in [foreign, block + 1, block - 1] {
+            assert!(!own.holds(addr, 64));
+            outside(own.read(At::Own(addr), &mut [0; 64]));
+            outside(own.write(At::Own(addr), &[1; 64]));
+            outside(own.copy(At::Own(block), To::Own(addr), 64));
+            outside(own.copy(At::Own(addr), To::Own(block), 64));
+            outside(own.copy(At::Own(addr), To::Memory(&memory, 0), 64));
+            outside(own.fill(At::Own(addr), &memory, 0, 64));
+        }
+        assert_eq!(bytes, [7; 64]);
+        assert!(own.holds(block, 64));
+        own.free(block).unwrap();
+        outside(own.write(At::Own(block), &[1; 64]));
+    }
+
     #[test]
     fn where_nothing_is_a_copy_ends_and_says_so() {
         let (own, _other, mapped) = both();
@@ -497,7 +561,9 @@ mod tests {
         own.write(At::Own(a), &[7; 64]).unwrap();
         // The number is there, and what is at the address is not the proof any more.
         let place = std::ptr::from_ref(&*other.proof).expose_provenance();
-        own.write(At::Own(place), &(*other.proof ^ 1).to_ne_bytes()).unwrap();
+        let changed = *other.proof ^ 1;
+        // SAFETY: a word that only system calls of this test read.
+        unsafe { std::ptr::with_exposed_provenance_mut::<u64>(place).write_volatile(changed) };
         assert!(matches!(own.copy(At::Own(a), To::Open(&mapped, b as u64), 64), Err(CopyError::Gone)));
         let mut got = [1; 64];
         own.read(At::Own(b), &mut got).unwrap();

@@ -1,8 +1,6 @@
 //! The kinds that the acceptance suite runs over. A further one is a further row of [`make`], and of `acceptance::all`.
 
-use std::collections::HashMap;
 use std::os::fd::OwnedFd;
-use std::sync::Mutex;
 
 use trunkline_mem::ipc::{AnyMemory, Caps, Cuda, Device, Hip, Host, IpcMemory, LevelZero, Private};
 
@@ -37,7 +35,7 @@ pub(crate) fn make(kind: &str, common: Option<OwnedFd>) -> Box<dyn Subject> {
     match kind.strip_prefix("native_").unwrap_or(kind) {
         "host" => Box::new(Host::new().unwrap()),
         "device" => Box::new(Device::join(3, &common.unwrap()).unwrap()),
-        "private" => Box::new(Heap { memory: Private::new().unwrap(), blocks: Mutex::default() }),
+        "private" => Box::new(Private::new().unwrap()),
         "xpmem" => Box::new(Attached::new()),
         "picked" => Box::new(AnyMemory::open("private", 0).unwrap()),
         "cuda" => Box::new(Legacy { memory: Cuda::open_device(0).unwrap() }),
@@ -90,25 +88,16 @@ impl Subject for AnyMemory {
     }
 }
 
-/// Ordinary memory of a process.
-struct Heap {
-    memory: Private,
-    blocks: Mutex<HashMap<usize, Box<[u64]>>>,
-}
-
-impl Subject for Heap {
+impl Subject for Private {
     fn memory(&self) -> &dyn IpcMemory {
-        &self.memory
+        self
     }
 
     fn alloc(&self, len: usize) -> Result<usize, String> {
-        let mut block = vec![0u64; len.div_ceil(8)].into_boxed_slice();
-        let addr = block.as_mut_ptr().expose_provenance();
-        self.blocks.lock().unwrap().insert(addr, block);
-        Ok(addr)
+        Self::alloc(self, len).map_err(|error| format!("{error:?} {error}"))
     }
 
     fn free(&self, addr: usize) -> Result<(), String> {
-        self.blocks.lock().unwrap().remove(&addr).map(drop).ok_or_else(|| "Unknown".to_owned())
+        Self::free(self, addr).map_err(|error| format!("{error:?} {error}"))
     }
 }

@@ -4,6 +4,7 @@ use std::mem::ManuallyDrop;
 
 use libloading::os::unix::Library;
 use trunkline_mem::ipc::{IpcMemory, Passing, Xpmem};
+use trunkline_mem::{Kind, Memory};
 
 use crate::peer::{Copying, Parcel, Pattern, Place, Process, World};
 use crate::stub::{self, is_there};
@@ -67,7 +68,8 @@ impl Subject for Attached {
             None => self.memory.alloc(len).map_err(|error| text(&error)),
             Some(_) => match stub::number(LIBRARY, "stub_alloc", len as u64) {
                 0 => Err("no room".to_owned()),
-                addr => Ok(addr as usize),
+                // SAFETY: the library's, until it is freed below, after it has been taken back.
+                addr => Ok(self.memory.admit(unsafe { Memory::from_raw(addr as usize, len, Kind::Host) })),
             },
         }
     }
@@ -76,6 +78,7 @@ impl Subject for Attached {
         let text = |error: &dyn std::fmt::Display| error.to_string();
         self.memory.allocation_of(8).map_err(|error| text(&error))?;
         match &self.library {
+            Some(_) if self.memory.free(addr).is_err() => Err("Unknown".to_owned()),
             None => self.memory.free(addr).map_err(|error| text(&error)),
             Some(_) if stub::number(LIBRARY, "stub_free", addr as u64) == 0 => Ok(()),
             Some(_) => Err("Unknown".to_owned()),

@@ -3,13 +3,14 @@
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::time::Duration;
 
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, Shutdown, SocketAddrAny, SocketFlags, SocketType, sockopt};
 
 use super::look::{Health, Phase};
+use crate::error::Planted;
 
 /// How often a connection is asked for before its host counts as unreachable: about half a minute.
 const ASKED: i32 = 4;
@@ -58,6 +59,9 @@ impl Socket {
         sockopt::set_tcp_nodelay(&fd, true)?;
         set_connect_attempts(&fd)?;
         if let Some(from) = from.filter(|from| from.is_ipv4() == to.is_ipv4()) {
+            if !Planted::named("soft-dials-from-a-port-of-its-own").is_on() {
+                trunkline_mem::defer_port_choice(fd.as_fd())?;
+            }
             rustix::net::bind(&fd, &SocketAddr::new(from, 0))?;
         }
         match rustix::net::connect(&fd, &to) {
@@ -220,6 +224,26 @@ mod tests {
         let dialled = Socket::dial(listener.local_addr().unwrap(), Some(from.into())).unwrap();
         let accepted = Socket::accepted(listener.accept().unwrap().0.into());
         [dialled, accepted].map(|socket| sockopt::socket_send_buffer_size(socket.0).unwrap())
+    }
+
+    #[test]
+    fn dialling_from_an_address_leaves_its_ports_to_others() {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+        let dialled = Socket::dial(listener.local_addr().unwrap(), Some([127, 0, 0, 2].into())).unwrap();
+        let from = rustix::net::getsockname(&dialled.0).ok().and_then(ip_of);
+        assert_eq!(from, Some(IpAddr::from([127, 0, 0, 2])));
+        let (mut value, mut len) = (0, size_of::<i32>() as libc::socklen_t);
+        // SAFETY: fills at most four bytes of an int of ours.
+        let code = unsafe {
+            libc::getsockopt(
+                dialled.0.as_raw_fd(),
+                libc::IPPROTO_IP,
+                libc::IP_BIND_ADDRESS_NO_PORT,
+                (&raw mut value).cast(),
+                &raw mut len,
+            )
+        };
+        assert_eq!((code, value), (0, 1), "the port is chosen per destination");
     }
 
     #[test]

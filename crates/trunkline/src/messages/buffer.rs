@@ -10,6 +10,13 @@ use super::MessageError;
 #[derive(Clone, Debug)]
 pub struct Buffer(Inner);
 
+impl From<Memory> for Buffer {
+    /// All bytes of a range of memory, which the buffer keeps.
+    fn from(memory: Memory) -> Self {
+        Self(memory.into())
+    }
+}
+
 impl Buffer {
     /// New zeroed bytes of this rank alone: others cannot map them.
     #[must_use]
@@ -17,8 +24,11 @@ impl Buffer {
         Self(Memory::heap(len).into())
     }
 
-    /// Bytes inside one allocation of the kind of memory that messages were started with. Who frees it while a message uses it, or sends
-    /// what it has freed, is told.
+    /// Bytes inside one allocation of the kind of memory that messages were started with, which checks each copy against what it has
+    /// allocated: whoever frees the allocation while a message uses it, or sends what it has freed, receives an error.
+    ///
+    /// Where that kind is all private memory, no address can be checked so, and such a buffer is refused as not there: use
+    /// [`Buffer::private`], or [`Buffer::from`] for a [`Memory`] of the program.
     #[must_use]
     pub const fn own(addr: usize, len: usize) -> Self {
         Self(Inner::own(addr, len as u64))

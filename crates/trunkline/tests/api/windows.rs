@@ -515,8 +515,7 @@ fn a_rank_that_gives_no_window_is_named_at_all() {
 fn all_memory_of_processes_can_be_a_window() {
     run_over(&SHM, "windows::all_memory_of_processes_can_be_a_window", 3, |world| {
         let mut messages = Messages::start(&world, Private::new().unwrap()).unwrap();
-        let bytes = vec![0_u8; 3 * 50_000];
-        let part = Buffer::own(bytes.as_ptr().expose_provenance(), bytes.len());
+        let part = Buffer::private(3 * 50_000);
         for round in 0..3 {
             let window = messages.window(&part).unwrap();
             let scope = std::fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").unwrap_or_default();
@@ -528,7 +527,6 @@ fn all_memory_of_processes_can_be_a_window() {
         }
         messages.finish().unwrap();
         world.finish().unwrap();
-        drop(bytes);
     });
 }
 

@@ -110,6 +110,11 @@ impl Xpmem {
         self.private.alloc(len)
     }
 
+    /// As [`Private::admit`].
+    pub fn admit(&self, memory: Memory) -> usize {
+        self.private.admit(memory)
+    }
+
     /// Frees it.
     ///
     /// # Errors
@@ -255,6 +260,10 @@ impl IpcMemory for Xpmem {
         Ok(ALL)
     }
 
+    fn holds(&self, addr: usize, len: usize) -> bool {
+        self.check_process().is_ok() && self.private.holds(addr, len)
+    }
+
     fn export(&self, of: &Allocation, how: Passing) -> Result<Export, ExportError> {
         self.check_process()?;
         let Export { descriptor, .. } = self.private.export(of, how)?;
@@ -356,11 +365,12 @@ impl IpcMemory for Xpmem {
                     }
                     To::Memory(..) | To::Open(..) => None,
                 };
-                // SAFETY: memory that says how long it is, of which nobody has a reference; or an address that its owner gave to be
-                // written to, as a system call would, and if nothing is there the copy ends.
+                let held = self.private.hold([to.own(), None], len)?;
+                // SAFETY: memory that says how long it is, or bytes inside a block that is held: nobody has a reference to either.
                 if to_here.is_some_and(|to| unsafe { self.pull(peer, addr, to, len) }) {
                     return Ok(());
                 }
+                drop(held);
                 self.by_calls.fetch_add(1, Ordering::Relaxed);
                 self.call(peer, addr, |mapped, at| self.private.copy(At::Open(mapped, at), to, len))
             }
