@@ -6,11 +6,13 @@ mod accept;
 mod connect;
 mod link;
 mod resume;
+mod stream;
 
 pub use accept::{AcceptStep, Accepting};
 pub use connect::{ConnectStep, Connecting};
-pub use link::{DownStep, LinkLife, LinkStep, OpenStep, RETRY_FIRST, RETRY_MAX};
+pub use link::{DownStep, LinkLife, LinkStep, OpenStep, RETRY_FIRST, RETRY_MAX, STALE};
 pub use resume::{Arrival, Full, KEPT_MAX, Resume, ResumeError, TAKEN_DUE};
+pub use stream::{DialStep, StrandEnd, StrandPhase, StreamLife};
 
 use crate::time::Duration;
 
