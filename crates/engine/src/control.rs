@@ -2,10 +2,12 @@
 //!
 //! Driven from the calls that set up and close, and now and then from lanes that wait; never from a thread of ours.
 
+mod carried;
+
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 
 use trunkline_fabric::{
     self as fabric, Host, Level, Oob, OobAddress, OobError, OobListener, OobStream, Rail,
@@ -21,6 +23,7 @@ use trunkline_proto::slots::{SlotId, Slots};
 use trunkline_proto::time::{Duration, Instant};
 use trunkline_proto::wire::frame::{Answer, Frame, Open, Reply, VERSION};
 use trunkline_proto::wire::share::{Given, Offer};
+use trunkline_proto::wire::status::ControlStreams;
 
 use crate::comm::{Comms, Peer};
 use crate::left::{Left, Rider};
@@ -78,6 +81,8 @@ pub(crate) struct Control<H: Host, R: Rail> {
 
 struct Stream<S> {
     io: S,
+    /// Connections that had carried it when it was last read.
+    joins: u64,
     /// Known once its HELLO came.
     peer: Option<Arc<Peer>>,
     since: Instant,
@@ -220,7 +225,7 @@ impl<H: Host, R: Rail> Control<H, R> {
         let hello = Frame::Hello { min: VERSION, max: VERSION, offer: self.offer, process: self.process };
         io.send(fabric::Frame { bytes: hello.to_bytes(), fd: None })?;
         let proven = expected.is_some();
-        let stream = Stream { io, peer: None, since, expected, versions: None, proven };
+        let stream = Stream { io, joins: 0, peer: None, since, expected, versions: None, proven };
         self.streams
             .insert(stream)
             .map_err(|_| Error::Exhausted { what: "control streams", limit: STREAMS_MAX })
@@ -261,15 +266,6 @@ impl<H: Host, R: Rail> Control<H, R> {
         self.streams.get(stream)?.peer.clone()
     }
 
-    /// Whether a stream leads to a process of this host.
-    pub(crate) fn is_local(&self, stream: SlotId) -> bool {
-        self.streams.get(stream).is_some_and(|stream| stream.io.is_local())
-    }
-
-    pub(crate) fn streams(&self) -> usize {
-        self.streams.len()
-    }
-
     /// Accepts streams and takes frames, a bounded number.
     pub(crate) fn progress(&mut self, around: &Around<'_, H>) {
         let now = around.host.now();
@@ -278,10 +274,13 @@ impl<H: Host, R: Rail> Control<H, R> {
         let mut names = std::mem::take(&mut self.names);
         names.clear();
         names.extend(self.streams.iter().map(|(id, _)| id));
+        let mut carried = ControlStreams::default();
         for &id in &names {
             self.take_frames(around, id, now);
+            self.count_connections(id, &mut carried);
         }
         self.names = names;
+        around.status.show_control(carried);
     }
 
     /// Connect is called for this attempt: its caller has not forgotten it.
@@ -490,7 +489,7 @@ impl<H: Host, R: Rail> Control<H, R> {
         // A peer of its own, even if another stream names the same process: who only says a name must not be able to
         // die in its place.
         let offer = if mutant.is("control-forgets-offer") { Offer::NONE } else { offer };
-        stream.peer = Some(Arc::new(Peer { process, offer, dead: AtomicBool::new(false) }));
+        stream.peer = Some(Arc::new(Peer::new(process, offer)));
         Ok(())
     }
 
