@@ -229,8 +229,9 @@ impl RemoteStream {
         let End::Began(dial) = &self.end else { return };
         if drops_oldest {
             let waits = |strand: &Strand| strand.slot == slot && strand.phase == StrandPhase::Dialled;
-            let oldest = self.strands.iter().position(waits);
-            oldest.into_iter().for_each(|oldest| drop(self.strands.remove(oldest)));
+            if let Some(oldest) = self.strands.iter().position(waits) {
+                self.strands.remove(oldest);
+            }
         }
         match dial.begin(slot) {
             Ok(mut strand) => {

@@ -258,8 +258,9 @@ impl World {
     fn tick(&mut self, now: u64) -> Result<(), TestCaseError> {
         while let Some(DialStep { slot, drops_oldest }) = self.lives[0].dial(at(now)) {
             let waits = |wire: &Wire| wire.slot == slot && wire.stage == Stage::Syn;
-            let oldest = self.wires.iter().position(waits).filter(|_| drops_oldest);
-            oldest.into_iter().for_each(|oldest| drop(self.wires.remove(oldest)));
+            if let Some(oldest) = self.wires.iter().position(waits).filter(|_| drops_oldest) {
+                self.wires.remove(oldest);
+            }
             self.mended[slot] = None;
             let (stage, joined, holds) = (Stage::Syn, [false; 2], [true; 2]);
             let wire =
@@ -339,8 +340,7 @@ impl World {
             Stage::Join | Stage::Answer => StrandPhase::Answered,
             Stage::Done => StrandPhase::Joined,
         };
-        let phases = [phase, StrandPhase::Joined];
-        for end in 0..2 {
+        for (end, phase) in [phase, StrandPhase::Joined].into_iter().enumerate() {
             if !wire.holds[end] || (end == 1 && !wire.joined[1]) {
                 continue;
             }
@@ -353,7 +353,7 @@ impl World {
                 wire.holds[1] &= wire.joined[1];
                 let why = if silent { StrandEnd::Silence } else { StrandEnd::Refusal };
                 let slot = if end == 0 { wire.slot } else { 0 };
-                self.lives[end].on_ended(slot, phases[end], why, at(now));
+                self.lives[end].on_ended(slot, phase, why, at(now));
             }
         }
     }
