@@ -34,6 +34,15 @@ pub(crate) struct Peer {
     pub(crate) offer: Offer,
     /// Its control stream is gone.
     pub(crate) dead: AtomicBool,
+    /// How often a further connection has joined its control stream; wraps.
+    pub(crate) joins: AtomicU32,
+}
+
+impl Peer {
+    /// A process that lives.
+    pub(crate) fn new(process: ProcessId, offer: Offer) -> Self {
+        Self { process, offer, dead: AtomicBool::new(false), joins: AtomicU32::new(0) }
+    }
 }
 
 /// One place for a comm.

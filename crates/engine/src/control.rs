@@ -3,9 +3,11 @@
 //!
 //! Driven from the calls that set up and close, and now and then from lanes that wait; never from a thread of ours.
 
+mod carried;
+
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 
 use trunkline_fabric::{
     self as fabric, Host, Level, Oob, OobAddress, OobError, OobListener, OobStream, PassedFd, Rail,
@@ -24,6 +26,7 @@ use trunkline_proto::slots::{SlotId, Slots};
 use trunkline_proto::time::{Duration, Instant};
 use trunkline_proto::wire::frame::{Answer, Frame, Open, Reply, VERSION};
 use trunkline_proto::wire::share::{Given, Offer};
+use trunkline_proto::wire::status::ControlStreams;
 
 use crate::comm::{Comms, Peer};
 use crate::left::{Left, Rider};
@@ -86,6 +89,8 @@ pub(crate) struct Control<H: Host, R: Rail> {
 
 struct Stream<S> {
     io: S,
+    /// Connections that had carried it when it was last read.
+    joins: u64,
     /// Known once its HELLO came.
     peer: Option<Arc<Peer>>,
     /// The process a stream we opened must lead to.
@@ -229,7 +234,7 @@ impl<H: Host, R: Rail> Control<H, R> {
     ) -> Result<SlotId, Error> {
         let hello = Frame::Hello { min: VERSION, max: VERSION, offer: self.offer, process: self.process };
         io.send(fabric::Frame { bytes: hello.to_bytes(), fd: None })?;
-        let stream = Stream { io, peer: None, expected, versions: None };
+        let stream = Stream { io, joins: 0, peer: None, expected, versions: None };
         self.streams
             .insert(stream)
             .map_err(|_| Error::Exhausted { what: "control streams", limit: STREAMS_MAX })
@@ -290,15 +295,6 @@ impl<H: Host, R: Rail> Control<H, R> {
         self.streams.get(stream)?.peer.clone()
     }
 
-    /// Whether a stream leads to a process of this host.
-    pub(crate) fn is_local(&self, stream: SlotId) -> bool {
-        self.streams.get(stream).is_some_and(|stream| stream.io.is_local())
-    }
-
-    pub(crate) fn streams(&self) -> usize {
-        self.streams.len()
-    }
-
     /// Accepts streams and takes frames, a bounded number.
     pub(crate) fn progress(&mut self, around: &Around<'_, H>) {
         let now = around.host.now();
@@ -310,10 +306,13 @@ impl<H: Host, R: Rail> Control<H, R> {
         let mut names = std::mem::take(&mut self.names);
         names.clear();
         names.extend(self.streams.iter().map(|(id, _)| id));
+        let mut carried = ControlStreams::default();
         for &id in &names {
             self.take_frames(around, id);
+            self.count_connections(id, &mut carried);
         }
         self.names = names;
+        around.status.show_control(carried);
         // Last: what a stream has to show may have come while this process made no calls.
         self.expire_streams(around, now);
     }
@@ -574,7 +573,7 @@ impl<H: Host, R: Rail> Control<H, R> {
         // A peer of its own, even if another stream names the same process: who only says a name must not be able to
         // die in its place.
         let offer = if mutant.is("control-forgets-offer") { Offer::NONE } else { offer };
-        stream.peer = Some(Arc::new(Peer { process, offer, dead: AtomicBool::new(false) }));
+        stream.peer = Some(Arc::new(Peer::new(process, offer)));
         Ok(())
     }
 

@@ -106,6 +106,11 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         open.tended = now;
         turn.let_go_of_spent_links();
         let Turn { open, .. } = turn;
+        let joins = open.peer.joins.load(Ordering::Relaxed);
+        if std::mem::replace(&mut open.joins, joins) != joins {
+            let paths = open.side.paths();
+            (0..paths.len()).for_each(|at| paths.get_mut(at).life.hurry(now));
+        }
         for at in 0..open.side.paths().len() {
             self.on_time(turn, at, now);
         }

@@ -57,6 +57,8 @@ pub(crate) struct Open {
     pub(crate) idle_for: Idle,
     /// When links were last looked after, where there are several.
     pub(crate) tended: Instant,
+    /// The peer's joins when links were last hurried for them.
+    pub(crate) joins: u32,
     /// When the network was last asked whether the links carry.
     pub(crate) asked: Instant,
     /// Polls, where there are several links.
@@ -200,6 +202,7 @@ impl Side {
 impl Open {
     pub(crate) fn new(mut side: Side, peer: Arc<Peer>, ends: Ends) -> Self {
         let many = side.paths().are_many();
+        let joins = peer.joins.load(Ordering::Relaxed);
         Self {
             id: CommId { index: 0, generation: 0 },
             side,
@@ -214,6 +217,7 @@ impl Open {
             words: Vec::new(),
             idle_for: Idle::default(),
             tended: Instant::default(),
+            joins,
             asked: Instant::default(),
             turns: 0,
             many,

@@ -14,8 +14,8 @@ use trunkline_proto::counters::{Counters, Counts, Tally};
 use trunkline_proto::id::ProcessId;
 use trunkline_proto::time::Instant;
 use trunkline_proto::wire::status::{
-    self as wire, Comm, Fault, HEAD_BYTES, Head, NICS_MAX, ROW_BYTES, ROW_WORDS, ROWS_MAX, State, group,
-    head, page_bytes, row, usage,
+    self as wire, Comm, ControlStreams, Fault, HEAD_BYTES, Head, NICS_MAX, ROW_BYTES, ROW_WORDS, ROWS_MAX,
+    State, group, head, page_bytes, row, usage,
 };
 
 use self::groups::Records;
@@ -74,6 +74,7 @@ impl Status {
             groups: 0,
             records: [None; group::RECORDS],
             tallies: [0; Tally::LEN],
+            control: ControlStreams::default(),
         };
         // The first word says that the others are there.
         for (word, bytes) in whole.iter().zip(begin.to_bytes().as_chunks::<8>().0).rev() {
@@ -108,6 +109,11 @@ impl Status {
         // It never fails: `sum` always gives a value.
         let _ =
             self.head[head::TALLIES + tally as usize].fetch_update(Ordering::Relaxed, Ordering::Relaxed, sum);
+    }
+
+    /// The control streams to other hosts, as they are carried now. Called with the control plane.
+    pub(crate) fn show_control(&self, control: ControlStreams) {
+        store(&self.head[head::CONTROL], control.to_word());
     }
 
     /// Remembers the last fault.

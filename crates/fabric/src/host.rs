@@ -116,6 +116,15 @@ impl Frame {
     pub const MAX: usize = 4096;
 }
 
+/// Network connections of one control stream that both ends have joined.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct StreamConnections {
+    /// Those that carry it now.
+    pub now: usize,
+    /// All that have carried it so far.
+    pub ever: u64,
+}
+
 /// One control stream.
 pub trait OobStream: Send + 'static {
     /// Sends a frame, or queues it if the peer does not read right now.
@@ -130,6 +139,11 @@ pub trait OobStream: Send + 'static {
     /// [`OobError::Closed`] once the peer is gone and everything it sent was returned. [`OobError::Merged`] from an
     /// accepted stream, before any frame, that turns out to be a part of another one; it is to be dropped.
     fn recv(&mut self) -> Result<Option<Frame>, OobError>;
+
+    /// The network connections that carry it; `None` where it is carried by none.
+    fn connections(&self) -> Option<StreamConnections> {
+        None
+    }
 
     /// Whether its other end is on this host, as descriptors that come over it prove.
     fn is_local(&self) -> bool {

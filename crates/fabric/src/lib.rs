@@ -30,7 +30,7 @@ pub use caps::{Caps, DeviceReach};
 pub use completion::{Completion, Done, Status};
 pub use error::{DeregisterError, LinkError, OobError, OpenError, PostError, RegisterError};
 pub use fabric::{Fabric, Nic};
-pub use host::{Frame, Host, HostPage, Level, Oob, OobAddress, OobListener, OobStream};
+pub use host::{Frame, Host, HostPage, Level, Oob, OobAddress, OobListener, OobStream, StreamConnections};
 pub use op::{CqId, Extent, Match, Op, Remote, Source};
 pub use passed::{PassedFd, PeerProcess};
 pub use rail::{Cq, LinkAddress, LinkId, Links, Rail, RailConfig, RecvOrder, Wake};

@@ -130,6 +130,8 @@ pub(crate) struct Setting {
     hosts: Option<[Host; 2]>,
     /// No other scenario plays meanwhile.
     measures: bool,
+    /// Longest time for it.
+    limit: Duration,
 }
 
 struct Actor {
@@ -150,6 +152,7 @@ pub(crate) fn scenario(name: &'static str) -> Setting {
         wrapper: Vec::new(),
         hosts: None,
         measures: false,
+        limit: limit(),
     }
 }
 
@@ -182,6 +185,12 @@ impl Setting {
 
     pub(crate) fn on(mut self, hosts: [&Host; 2]) -> Self {
         self.hosts = Some(hosts.map(Host::clone));
+        self
+    }
+
+    /// It takes so long.
+    pub(crate) fn within(mut self, limit: Duration) -> Self {
+        self.limit = self.limit.max(limit);
         self
     }
 
@@ -249,7 +258,7 @@ impl Setting {
     pub(crate) fn alone(&self) {
         let (status, text) = self.with_cores(|| {
             let mut actor = self.start(0, Stdio::null(), false);
-            (actor.wait(Instant::now() + limit()), actor.text())
+            (actor.wait(Instant::now() + self.limit), actor.text())
         });
         assert!(good(status), "{self}: {}\n{text}", describe(status));
     }
@@ -260,7 +269,7 @@ impl Setting {
         let (ours, theirs) = UnixStream::pair().expect("a socket pair");
         let mut first = self.start(0, Stdio::from(OwnedFd::from(ours)), true);
         let mut second = self.start(1, Stdio::from(OwnedFd::from(theirs)), true);
-        let until = Instant::now() + limit();
+        let until = Instant::now() + self.limit;
         let ended = first.wait(until);
         // Without the first, the second may have nothing to end for.
         let until = if good(ended) { until } else { Instant::now() + AFTERWARDS };

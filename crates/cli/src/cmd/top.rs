@@ -30,7 +30,9 @@ are seen from outside.
 OUT and IN are what the process sent and received: messages and gigabytes (1e9 bytes) a second, and bytes
 in all, connections that are closed included. COMMS are connections, each for one direction. QPS are
 the queue pairs in use of the fullest NIC, as it counts itself, of those it has; --json and --prometheus
-tell of each NIC, and of its completion queues and regions. PENDING messages have begun and not ended.
+tell of each NIC, and of its completion queues and regions. CTRL are the network connections that carry
+the control stream to another host which has the fewest: as many as cables that lead there, if all are
+whole. PENDING messages have begun and not ended.
 AGAIN/s are calls to send or receive that were told to call again: the peer has not asked for the message,
 or there is no room; many of them with no messages mean that one side waits for the other. FAILED messages
 ended because their connection failed, or was closed too early.

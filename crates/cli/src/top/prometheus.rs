@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use trunkline_proto::counters::{Counters, Kind};
-use trunkline_proto::wire::status::{Group, State, Usage};
+use trunkline_proto::wire::status::{ControlStreams, Group, State, Usage};
 
 use super::groups::{self, Seen};
 use super::node;
@@ -37,6 +37,10 @@ pub(crate) fn text(sample: &Sample, with_comms: bool) -> String {
     }
     let count = sample.processes.iter().map(|process| (of_process(process), process.group_count));
     family(&mut out, "groups", "gauge", "Groups of shared queue pairs.", count);
+    for (name, help, get) in CONTROL {
+        let values = sample.processes.iter().map(|process| (of_process(process), get(&process.control)));
+        family(&mut out, name, "gauge", help, values);
+    }
     let help = "When the process began to use Trunkline, in seconds since 1970.";
     let since = sample.processes.iter().map(|process| (of_process(process), process.since.as_secs_f64()));
     family(&mut out, "start_time_seconds", "gauge", help, since);
@@ -48,6 +52,19 @@ pub(crate) fn text(sample: &Sample, with_comms: bool) -> String {
     }
     out
 }
+
+/// One number of the control streams.
+type ControlColumn = (&'static str, &'static str, fn(&ControlStreams) -> u32);
+
+const CONTROL: [ControlColumn; 3] = [
+    ("control_streams", "Control streams to other hosts.", |control| control.streams.into()),
+    ("control_connections", "Connections that carry the control streams to other hosts.", |control| {
+        control.connections
+    }),
+    ("control_connections_fewest", "Connections of the control stream that has the fewest.", |control| {
+        control.fewest.into()
+    }),
+];
 
 /// One number of a NIC.
 type NicColumn = (&'static str, &'static str, fn(&Usage) -> u32);

@@ -34,6 +34,10 @@ struct ProcessRow {
     /// Groups of shared queue pairs that there are; `groups` has the first 32.
     group_count: u32,
     groups: Vec<GroupRow>,
+    /// Control streams to other hosts, the connections that carry all of them, and those of the stream with the fewest.
+    control_streams: u16,
+    control_connections: u32,
+    control_connections_fewest: u16,
     started_unix_s: f64,
     uptime_s: f64,
     comms_open: u64,
@@ -136,6 +140,9 @@ impl Report {
             nic_usage: process.nics.iter().zip(&process.usage).map(usage).collect(),
             group_count: process.group_count,
             groups: groups::of(process).map(|seen| group(sample, seen)).collect(),
+            control_streams: process.control.streams,
+            control_connections: process.control.connections,
+            control_connections_fewest: process.control.fewest,
             started_unix_s: process.since.as_secs_f64(),
             uptime_s: process.up.as_secs_f64(),
             comms_open: process.open(),

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use trunkline_proto::counters::{Counters, Counts};
 use trunkline_proto::id::ProcessId;
 use trunkline_proto::wire::status::group::RECORDS;
-use trunkline_proto::wire::status::{Comm, Fault, Group, State, Usage};
+use trunkline_proto::wire::status::{Comm, ControlStreams, Fault, Group, State, Usage};
 
 use super::find::{FindError, Finder, Found, Refused, Shown};
 use super::node::{self, Node};
@@ -41,6 +41,8 @@ pub(crate) struct Process {
     pub(crate) group_count: u32,
     /// Those that it shows, each in its place.
     pub(crate) groups: [Option<Group>; RECORDS],
+    /// Its control streams to other hosts.
+    pub(crate) control: ControlStreams,
     /// When its page was made, since 1970.
     pub(crate) since: Duration,
     /// How long that is ago.
@@ -194,6 +196,7 @@ impl Process {
             usage: status.head.usage,
             group_count: status.head.groups,
             groups: status.head.records,
+            control: status.head.control,
         }
     }
 

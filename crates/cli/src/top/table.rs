@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 use trunkline_proto::id::ProcessId;
-use trunkline_proto::wire::status::{Fault, Usage, group};
+use trunkline_proto::wire::status::{ControlStreams, Fault, Usage, group};
 
 use super::groups;
 use super::node;
@@ -14,12 +14,13 @@ use super::sample::{Conn, Process, Rates, Sample};
 /// What has no rate yet.
 pub(super) const NONE: &str = "-";
 
-const PROCESS_COLUMNS: [(&str, CellAlignment); 15] = [
+const PROCESS_COLUMNS: [(&str, CellAlignment); 16] = [
     ("PID", CellAlignment::Right),
     ("COMMAND", CellAlignment::Left),
     ("UP", CellAlignment::Right),
     ("COMMS", CellAlignment::Right),
     ("QPS", CellAlignment::Right),
+    ("CTRL", CellAlignment::Right),
     ("OUT msg/s", CellAlignment::Right),
     ("OUT GB/s", CellAlignment::Right),
     ("IN msg/s", CellAlignment::Right),
@@ -117,6 +118,7 @@ fn processes(sample: &Sample) -> Table {
             duration(process.up),
             process.open().to_string(),
             queue_pairs(process.fullest()),
+            connections(process.control),
             rate(rates, |rates| count(rates.messages_sent)),
             rate(rates, |rates| gigabytes(rates.bytes_sent)),
             rate(rates, |rates| count(rates.messages_received)),
@@ -130,6 +132,11 @@ fn processes(sample: &Sample) -> Table {
         ]);
     }
     table
+}
+
+/// Connections of the control stream that has the fewest.
+fn connections(control: ControlStreams) -> String {
+    if control.streams == 0 { NONE.to_owned() } else { control.fewest.to_string() }
 }
 
 /// Queue pairs in use, of how many.
@@ -278,6 +285,7 @@ mod tests {
             usage: Vec::new(),
             group_count,
             groups,
+            control: ControlStreams::default(),
             since: Duration::ZERO,
             up: Duration::ZERO,
             fault: None,
@@ -347,6 +355,13 @@ mod tests {
         ];
         assert_eq!(texts(2), wanted);
         assert_eq!(texts(40)[1], "GROUPS of shared queue pairs, 2 of 40");
+    }
+
+    #[test]
+    fn a_process_shows_how_few_connections_carry_its_control_streams() {
+        let control = |streams, fewest| ControlStreams { streams, fewest, connections: 9 };
+        let texts = [control(0, 0), control(3, 2), control(1, 0)].map(connections);
+        assert_eq!(texts, ["-", "2", "0"]);
     }
 
     #[test]

@@ -46,8 +46,7 @@ impl Host for UnixHost {
     type Oob = UnixOob;
 
     fn now(&self) -> Instant {
-        let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
-        Instant((now.tv_sec as u64).wrapping_mul(1_000_000_000).wrapping_add(now.tv_nsec as u64))
+        monotonic()
     }
 
     fn random(&self) -> [u8; 16] {
@@ -75,6 +74,12 @@ impl Host for UnixHost {
     fn page(&self, bytes: usize) -> io::Result<Option<HostPage>> {
         show(status::NAME, bytes).map(Some)
     }
+}
+
+/// The time since the machine started.
+pub(super) fn monotonic() -> Instant {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    Instant((now.tv_sec as u64).wrapping_mul(1_000_000_000).wrapping_add(now.tv_nsec as u64))
 }
 
 /// A page of that name which others may look at.

@@ -3,7 +3,7 @@
 
 use std::net::SocketAddr;
 
-use trunkline_fabric::{Frame, Oob, OobAddress, OobError, OobListener, OobStream};
+use trunkline_fabric::{Frame, Oob, OobAddress, OobError, OobListener, OobStream, StreamConnections};
 use trunkline_proto::wire::cursor::{Reader, Writer};
 use trunkline_proto::wire::place;
 use trunkline_proto::wire::strand::STRANDS_MAX;
@@ -156,6 +156,13 @@ impl OobStream for UnixStream {
         match &mut self.0 {
             Way::Local(stream) => stream.recv(),
             Way::Remote(stream) => Ok(stream.recv()?.map(|bytes| Frame { bytes, fd: None })),
+        }
+    }
+
+    fn connections(&self) -> Option<StreamConnections> {
+        match &self.0 {
+            Way::Local(_) => None,
+            Way::Remote(stream) => Some(stream.connections()),
         }
     }
 

@@ -5,19 +5,19 @@
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::time::Instant;
 
 use rustix::io::Errno;
 use rustix::net::SocketFlags;
-use trunkline_fabric::{Frame, OobError};
-use trunkline_proto::conn::{Arrival, Resume};
+use trunkline_fabric::{Frame, OobError, StreamConnections};
+use trunkline_proto::conn::{Arrival, DialStep, Resume, StrandPhase, StreamLife};
 use trunkline_proto::mutant::Mutant;
-use trunkline_proto::time::Duration;
+use trunkline_proto::time::{Duration, Instant};
 use trunkline_proto::wire::strand::{Join, Name, STRANDS_MAX};
 
 use super::dial::Dial;
 use super::lobby::{Guest, Lobby};
-use super::strand::{Record, Strand, failed, socket};
+use super::machine::monotonic;
+use super::strand::{Record, Strand, StrandFault, failed, socket};
 
 /// Connections that wait for a process that does not accept; the kernel may allow fewer.
 const BACKLOG: i32 = 4096;
@@ -63,7 +63,8 @@ impl RemoteListener {
                 Ok(socket) => {
                     let strand = Strand::accepted(socket, self.silence);
                     let end = End::Accepted { lobby: self.lobby.clone(), places: self.places.clone() };
-                    return Ok(Some(RemoteStream::new(None, end, vec![strand], self.mutant)));
+                    let life = StreamLife::accepted(self.silence, monotonic(), self.mutant);
+                    return Ok(Some(RemoteStream::new(None, end, life, vec![strand], self.mutant)));
                 }
                 Err(Errno::AGAIN | Errno::INTR | Errno::CONNABORTED) => {}
                 Err(errno) => return Err(failed("accept")(errno)),
@@ -90,9 +91,9 @@ pub(super) struct RemoteStream {
     name: Option<Name>,
     end: End,
     resume: Resume,
+    /// When strands are dialled, and whether the stream is over.
+    life: StreamLife,
     strands: Vec<Strand>,
-    /// A strand has led to the other end.
-    joined: bool,
     /// Why a strand ended, if there was more to it than an end.
     fault: Option<OobError>,
 }
@@ -109,13 +110,13 @@ enum End {
 /// What ends.
 enum Ending {
     /// One strand; others may go on.
-    Strand(OobError),
+    Strand(StrandFault),
     /// All of it.
     Stream(OobError),
 }
 
 fn malformed<E>(_: E) -> Ending {
-    Ending::Strand(OobError::Malformed)
+    Ending::Strand(StrandFault::MALFORMED)
 }
 
 impl RemoteStream {
@@ -127,9 +128,10 @@ impl RemoteStream {
         silence: Duration,
         mutant: Mutant,
     ) -> Result<Self, OobError> {
-        let now = Instant::now();
-        let dial = Dial::new(places, from.to_vec(), silence, now, mutant);
-        let mut stream = Self::new(Some(name), End::Began(dial), Vec::new(), mutant);
+        let now = monotonic();
+        let dial = Dial::new(places, from.to_vec(), silence, mutant);
+        let life = StreamLife::dialling(dial.count(), silence, now, mutant);
+        let mut stream = Self::new(Some(name), End::Began(dial), life, Vec::new(), mutant);
         stream.gather(now);
         if stream.strands.is_empty() {
             return Err(stream.fault.take().unwrap_or(OobError::Closed));
@@ -137,8 +139,13 @@ impl RemoteStream {
         Ok(stream)
     }
 
-    fn new(name: Option<Name>, end: End, strands: Vec<Strand>, mutant: Mutant) -> Self {
-        Self { name, end, resume: Resume::new(mutant), strands, joined: false, fault: None }
+    fn new(name: Option<Name>, end: End, life: StreamLife, strands: Vec<Strand>, mutant: Mutant) -> Self {
+        Self { name, end, resume: Resume::new(mutant), life, strands, fault: None }
+    }
+
+    /// Strands that both ends have joined.
+    pub(super) fn connections(&self) -> StreamConnections {
+        StreamConnections { now: self.life.joined(), ever: self.life.ever_joined() }
     }
 
     /// As [`OobStream::send`](trunkline_fabric::OobStream::send).
@@ -146,37 +153,50 @@ impl RemoteStream {
         if frame.is_empty() || frame.len() > Frame::MAX {
             return Err(OobError::Malformed);
         }
-        if self.strands.is_empty() {
+        if self.life.has_ended() {
             return Err(OobError::Closed);
         }
         self.resume.keep(frame).map_err(|_| OobError::Overflow)?;
-        for strand in &mut self.strands {
-            // One that has ended shows in what is received; what it brought before comes first.
-            let _ = strand.write(&self.resume);
-        }
+        (0..self.strands.len()).for_each(|at| self.write(at));
         Ok(())
+    }
+
+    /// Sends what the stream has for a strand.
+    fn write(&mut self, at: usize) {
+        let strand = &mut self.strands[at];
+        let before = strand.phase;
+        if let (Some(name), StrandPhase::Dialled) = (self.name, before) {
+            // What has been taken since it was begun may be forgotten at the other end.
+            strand.say_stream(name, &self.resume);
+        }
+        // One that has ended shows in what is received; what it brought before comes first.
+        let _ = strand.write(&self.resume);
+        if before != strand.phase {
+            self.life.on_answered(strand.slot);
+        }
     }
 
     /// As [`OobStream::recv`](trunkline_fabric::OobStream::recv).
     pub(super) fn recv(&mut self) -> Result<Option<Vec<u8>>, OobError> {
-        let now = Instant::now();
-        if !self.strands.is_empty() {
-            self.gather(now);
+        if self.life.has_ended() {
+            return Err(OobError::Closed);
         }
+        let now = monotonic();
+        self.gather(now);
         let mut at = 0;
         while at < self.strands.len() {
-            match self.take(at) {
+            match self.take(at, now) {
                 Ok(Some(frame)) => return Ok(Some(frame)),
                 Ok(None) => at += 1,
-                Err(Ending::Strand(error)) => self.lose(at, error, now),
+                Err(Ending::Strand(fault)) => self.lose(at, fault, now),
                 Err(Ending::Stream(error)) => {
+                    self.life.end();
                     self.strands.clear();
                     return Err(error);
                 }
             }
         }
-        let alive = |strand: &Strand| strand.joined || !self.joined;
-        if self.strands.iter().any(alive) {
+        if !self.life.is_over(now) {
             return Ok(None);
         }
         self.strands.clear();
@@ -186,67 +206,83 @@ impl RemoteStream {
     /// Takes up strands that have come, or begins those that are due.
     fn gather(&mut self, now: Instant) {
         let Some(name) = self.name else { return };
-        match &mut self.end {
-            End::Began(dial) => {
-                while let Some(begun) = dial.begin(now) {
-                    match begun {
-                        Ok(mut strand) => {
-                            strand.say_join(name, &[], self.resume.received());
-                            strand.next = (self.resume.first() == 0).then_some(0);
-                            self.strands.push(strand);
-                        }
-                        Err(error) => self.fault = Some(error),
-                    }
+        // Other attempts of a slot that has joined meanwhile.
+        self.strands.retain(|strand| strand.is_joined() || !self.life.is_joined(strand.slot));
+        match &self.end {
+            End::Began(_) if self.life.next_deadline().is_none_or(|due| due > now) => {}
+            End::Began(_) => {
+                while let Some(step) = self.life.dial(now) {
+                    self.begin(name, step, now);
                 }
             }
             End::Accepted { lobby, .. } => {
                 for guest in lobby.fetch(&name) {
                     // One that cannot go on with this stream is dropped.
-                    let _ = self.welcome(name, guest);
+                    let _ = self.welcome(name, guest, now);
                 }
             }
         }
     }
 
+    fn begin(&mut self, name: Name, step: DialStep, now: Instant) {
+        let DialStep { slot, drops_oldest } = step;
+        let End::Began(dial) = &self.end else { return };
+        if drops_oldest {
+            let waits = |strand: &Strand| strand.slot == slot && strand.phase == StrandPhase::Dialled;
+            if let Some(oldest) = self.strands.iter().position(waits) {
+                self.strands.remove(oldest);
+            }
+        }
+        match dial.begin(slot) {
+            Ok(mut strand) => {
+                strand.say_stream(name, &self.resume);
+                self.strands.push(strand);
+            }
+            Err(StrandFault { end, error }) => {
+                self.life.on_ended(slot, StrandPhase::Dialled, end, now);
+                self.fault = Some(error);
+            }
+        }
+    }
+
     /// Adds an accepted strand; one too many takes the place of the oldest, which the other end has left.
-    fn welcome(&mut self, name: Name, guest: Guest) -> Result<(), Ending> {
+    fn welcome(&mut self, name: Name, guest: Guest, now: Instant) -> Result<(), Ending> {
         let Guest { mut strand, received } = guest;
         let End::Accepted { places, .. } = &self.end else { return Ok(()) };
         self.resume.on_join(received).map_err(malformed)?;
-        strand.joined = true;
+        strand.phase = StrandPhase::Joined;
         strand.next = Some(received);
         strand.say_join(name, places, self.resume.received());
         let _ = strand.write(&self.resume);
+        self.life.on_joined(strand.slot, now);
         if self.strands.len() == 2 * STRANDS_MAX {
-            self.strands.remove(0);
+            self.lose(0, StrandFault::CLOSED, now);
         }
         self.strands.push(strand);
-        self.joined = true;
         Ok(())
     }
 
     /// The next frame that one strand brings, if it has one.
-    fn take(&mut self, at: usize) -> Result<Option<Vec<u8>>, Ending> {
-        // Its end shows in what is received.
-        let _ = self.strands[at].write(&self.resume);
+    fn take(&mut self, at: usize, now: Instant) -> Result<Option<Vec<u8>>, Ending> {
+        self.write(at);
         for _ in 0..BURST {
             let Some(record) = self.strands[at].read().map_err(Ending::Strand)? else { break };
-            if let Some(frame) = self.on_record(at, record)? {
+            if let Some(frame) = self.on_record(at, record, now)? {
                 return Ok(Some(frame));
             }
         }
         Ok(None)
     }
 
-    fn on_record(&mut self, at: usize, record: Record) -> Result<Option<Vec<u8>>, Ending> {
+    fn on_record(&mut self, at: usize, record: Record, now: Instant) -> Result<Option<Vec<u8>>, Ending> {
         match record {
-            Record::Join { join, received } if !self.strands[at].joined => {
-                self.on_join(at, join, received)?;
+            Record::Join { join, received } if !self.strands[at].is_joined() => {
+                self.on_join(at, join, received, now)?;
                 Ok(None)
             }
             // A JOIN comes first, and once.
             Record::Join { .. } => Err(malformed(())),
-            _ if !self.strands[at].joined => Err(malformed(())),
+            _ if !self.strands[at].is_joined() => Err(malformed(())),
             Record::Frame { number, received, bytes } => {
                 self.resume.on_received(received).map_err(malformed)?;
                 match self.resume.on_frame(number).map_err(malformed)? {
@@ -262,18 +298,23 @@ impl RemoteStream {
         }
     }
 
-    fn on_join(&mut self, at: usize, join: Join, received: u64) -> Result<(), Ending> {
+    fn on_join(&mut self, at: usize, join: Join, received: u64, now: Instant) -> Result<(), Ending> {
         match &mut self.end {
             End::Began(dial) => {
                 if Some(join.name) != self.name {
                     return Err(malformed(()));
                 }
-                self.resume.on_join(received).map_err(malformed)?;
                 let strand = &mut self.strands[at];
-                dial.joined(strand.slot, join.places);
-                strand.joined = true;
+                if self.life.is_joined(strand.slot) {
+                    // Another attempt of its slot was first.
+                    return Err(Ending::Strand(StrandFault::CLOSED));
+                }
+                self.resume.on_join(received).map_err(malformed)?;
+                strand.phase = StrandPhase::Joined;
                 strand.next.get_or_insert(received);
-                self.joined = true;
+                dial.learn(join.places);
+                self.life.set_slots(dial.count());
+                self.life.on_joined(strand.slot, now);
                 Ok(())
             }
             End::Accepted { lobby, .. } => {
@@ -288,18 +329,16 @@ impl RemoteStream {
                 lobby.enter(join.name);
                 self.name = Some(join.name);
                 // Its only strand: if that cannot be, nor can the stream.
-                self.welcome(join.name, guest).map_err(|_| Ending::Stream(OobError::Malformed))
+                self.welcome(join.name, guest, now).map_err(|_| Ending::Stream(OobError::Malformed))
             }
         }
     }
 
-    fn lose(&mut self, at: usize, error: OobError, now: Instant) {
-        let strand = self.strands.remove(at);
-        if let End::Began(dial) = &mut self.end {
-            dial.ended(strand.slot, now);
-        }
-        if !matches!(error, OobError::Closed) {
-            self.fault = Some(error);
+    fn lose(&mut self, at: usize, fault: StrandFault, now: Instant) {
+        let Strand { slot, phase, .. } = self.strands.remove(at);
+        self.life.on_ended(slot, phase, fault.end, now);
+        if !matches!(fault.error, OobError::Closed) {
+            self.fault = Some(fault.error);
         }
     }
 }

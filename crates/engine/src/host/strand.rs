@@ -9,7 +9,7 @@ use std::time::Duration as Time;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, sockopt};
 use trunkline_fabric::OobError;
-use trunkline_proto::conn::Resume;
+use trunkline_proto::conn::{Resume, StrandEnd, StrandPhase};
 use trunkline_proto::time::Duration;
 use trunkline_proto::wire::strand::{BODY_MAX, HEAD, Head, Join, Kind, Name};
 
@@ -43,6 +43,32 @@ fn watch(socket: &OwnedFd, silence: Duration) -> Result<(), Errno> {
     sockopt::set_tcp_user_timeout(socket, u32::try_from(whole.as_millis()).unwrap_or(u32::MAX))
 }
 
+/// Why a strand ended, and what is logged of it.
+#[derive(Debug)]
+pub(super) struct StrandFault {
+    pub(super) end: StrandEnd,
+    pub(super) error: OobError,
+}
+
+impl StrandFault {
+    /// The other end said what cannot be.
+    pub(super) const MALFORMED: Self = Self { end: StrandEnd::Refusal, error: OobError::Malformed };
+    /// The other end closed the connection.
+    pub(super) const CLOSED: Self = Self { end: StrandEnd::Refusal, error: OobError::Closed };
+
+    /// The system refused a call on the strand's socket.
+    fn of(what: &'static str, errno: Errno) -> Self {
+        match errno {
+            Errno::PIPE | Errno::CONNRESET | Errno::CONNREFUSED | Errno::NOTCONN => Self::CLOSED,
+            Errno::TIMEDOUT | Errno::HOSTUNREACH | Errno::NETUNREACH | Errno::NETDOWN | Errno::HOSTDOWN => {
+                Self { end: StrandEnd::Silence, error: OobError::Closed }
+            }
+            // The other host did not say so.
+            errno => Self { end: StrandEnd::Silence, error: failed(what)(errno) },
+        }
+    }
+}
+
 /// What came over a strand.
 #[derive(Debug)]
 pub(super) enum Record {
@@ -62,8 +88,8 @@ pub(super) struct Strand {
     socket: OwnedFd,
     /// Which of its end's attempts made it.
     pub(super) slot: usize,
-    /// The other end has said which stream it belongs to.
-    pub(super) joined: bool,
+    /// How far it has come.
+    pub(super) phase: StrandPhase,
     /// The frame to send next; none may go before the other end has said what it lacks.
     pub(super) next: Option<u64>,
     /// How many frames taken its records have told.
@@ -79,7 +105,7 @@ impl Strand {
     pub(super) fn accepted(socket: OwnedFd, silence: Duration) -> Self {
         // Refused by a socket that has ended already, which its first look tells.
         let _ = watch(&socket, silence);
-        Self::new(socket, 0)
+        Self::new(socket, 0, StrandPhase::Answered)
     }
 
     /// Begins to connect, from one of our addresses or whichever the kernel takes.
@@ -88,24 +114,37 @@ impl Strand {
         from: Option<IpAddr>,
         silence: Duration,
         slot: usize,
-    ) -> Result<Self, OobError> {
-        let socket = socket(to)?;
-        watch(&socket, silence).map_err(failed("setsockopt"))?;
+    ) -> Result<Self, StrandFault> {
+        let socket = socket(to).map_err(|error| StrandFault { end: StrandEnd::Silence, error })?;
+        let refused = |what| move |errno| StrandFault::of(what, errno);
+        watch(&socket, silence).map_err(refused("setsockopt"))?;
         if let Some(from) = from {
             trunkline_mem::defer_port_choice(socket.as_fd())
-                .map_err(|source| OobError::System { what: "setsockopt", source })?;
-            rustix::net::bind(&socket, &SocketAddr::new(from, 0)).map_err(failed("bind"))?;
+                .map_err(|source| OobError::System { what: "setsockopt", source })
+                .map_err(|error| StrandFault { end: StrandEnd::Silence, error })?;
+            rustix::net::bind(&socket, &SocketAddr::new(from, 0)).map_err(refused("bind"))?;
         }
         match rustix::net::connect(&socket, &to) {
-            Ok(()) | Err(Errno::INPROGRESS) => Ok(Self::new(socket, slot)),
-            Err(Errno::CONNREFUSED) => Err(OobError::Closed),
-            Err(errno) => Err(failed("connect")(errno)),
+            Ok(()) | Err(Errno::INPROGRESS) => Ok(Self::new(socket, slot, StrandPhase::Dialled)),
+            Err(errno) => Err(StrandFault::of("connect", errno)),
         }
     }
 
-    fn new(socket: OwnedFd, slot: usize) -> Self {
+    fn new(socket: OwnedFd, slot: usize, phase: StrandPhase) -> Self {
         let (unsent, came) = (VecDeque::new(), VecDeque::new());
-        Self { socket, slot, joined: false, next: None, told: 0, unsent, came }
+        Self { socket, slot, phase, next: None, told: 0, unsent, came }
+    }
+
+    /// Both ends have said which stream it belongs to.
+    pub(super) fn is_joined(&self) -> bool {
+        self.phase == StrandPhase::Joined
+    }
+
+    /// Says which stream an attempt belongs to, in the place of what was said before: nothing of that has been sent.
+    pub(super) fn say_stream(&mut self, name: Name, resume: &Resume) {
+        self.unsent.clear();
+        self.say_join(name, &[], resume.received());
+        self.next = (resume.first() == 0).then_some(0);
     }
 
     /// Says which stream this strand belongs to; before anything else.
@@ -116,7 +155,7 @@ impl Strand {
 
     /// Ends the stream for the other end, if all of it is said over this strand.
     pub(super) fn say_end(&mut self, resume: &Resume) {
-        if self.joined && self.write(resume).is_ok() && self.next == Some(resume.sent()) {
+        if self.is_joined() && self.write(resume).is_ok() && self.next == Some(resume.sent()) {
             self.put(Kind::End, resume.sent(), resume.received(), &[]);
             let _ = self.send();
         }
@@ -131,7 +170,7 @@ impl Strand {
     }
 
     /// Sends what the stream has for this strand, as far as the kernel takes it.
-    pub(super) fn write(&mut self, resume: &Resume) -> Result<(), OobError> {
+    pub(super) fn write(&mut self, resume: &Resume) -> Result<(), StrandFault> {
         loop {
             self.gather(resume);
             if self.unsent.is_empty() || !self.send()? {
@@ -157,38 +196,42 @@ impl Strand {
     }
 
     /// Gives what is unsent to the kernel; whether it took all.
-    fn send(&mut self) -> Result<bool, OobError> {
+    fn send(&mut self) -> Result<bool, StrandFault> {
         while !self.unsent.is_empty() {
             match rustix::net::send(self.socket.as_fd(), self.unsent.as_slices().0, SendFlags::NOSIGNAL) {
-                Ok(sent) => drop(self.unsent.drain(..sent)),
+                Ok(sent) => {
+                    drop(self.unsent.drain(..sent));
+                    // The kernel takes nothing for a connection that the other host has not answered.
+                    if self.phase == StrandPhase::Dialled {
+                        self.phase = StrandPhase::Answered;
+                    }
+                }
                 // Of a connection that is not there yet, too.
                 Err(Errno::AGAIN | Errno::INTR | Errno::NOBUFS) => return Ok(false),
-                Err(errno) if is_end(errno) => return Err(OobError::Closed),
-                Err(errno) => return Err(failed("send")(errno)),
+                Err(errno) => return Err(StrandFault::of("send", errno)),
             }
         }
         Ok(true)
     }
 
     /// The next record, if a whole one is there.
-    pub(super) fn read(&mut self) -> Result<Option<Record>, OobError> {
+    pub(super) fn read(&mut self) -> Result<Option<Record>, StrandFault> {
         loop {
             if let Some(record) = self.record()? {
                 return Ok(Some(record));
             }
             let mut bytes = [0; HEAD + BODY_MAX];
             match rustix::net::recv(self.socket.as_fd(), &mut bytes, RecvFlags::DONTWAIT) {
-                Ok((_, 0)) => return Err(OobError::Closed),
+                Ok((_, 0)) => return Err(StrandFault::CLOSED),
                 Ok((_, count)) => self.came.extend(&bytes[..count]),
                 Err(Errno::AGAIN | Errno::INTR) => return Ok(None),
-                Err(errno) if is_end(errno) => return Err(OobError::Closed),
-                Err(errno) => return Err(failed("recv")(errno)),
+                Err(errno) => return Err(StrandFault::of("recv", errno)),
             }
         }
     }
 
     /// The first record of what came, if it is whole.
-    fn record(&mut self) -> Result<Option<Record>, OobError> {
+    fn record(&mut self) -> Result<Option<Record>, StrandFault> {
         let mut head = [0; HEAD];
         if self.came.len() < HEAD {
             return Ok(None);
@@ -197,7 +240,7 @@ impl Strand {
             *to = *from;
         }
         let Head { kind, len, number, received } =
-            Head::from_bytes(&head).map_err(|_| OobError::Malformed)?;
+            Head::from_bytes(&head).map_err(|_| StrandFault::MALFORMED)?;
         if self.came.len() < HEAD + usize::from(len) {
             return Ok(None);
         }
@@ -205,7 +248,7 @@ impl Strand {
         let bytes: Vec<u8> = self.came.drain(..usize::from(len)).collect();
         Ok(Some(match kind {
             Kind::Join => {
-                let join = Join::from_bytes(&bytes).map_err(|_| OobError::Malformed)?;
+                let join = Join::from_bytes(&bytes).map_err(|_| StrandFault::MALFORMED)?;
                 Record::Join { join, received }
             }
             Kind::Frame => Record::Frame { number, received, bytes },
@@ -218,18 +261,4 @@ impl Strand {
     pub(super) fn fd(&self) -> &OwnedFd {
         &self.socket
     }
-}
-
-/// Whether the connection ended or never came to be, whatever the reason.
-fn is_end(errno: Errno) -> bool {
-    matches!(
-        errno,
-        Errno::PIPE
-            | Errno::CONNRESET
-            | Errno::CONNREFUSED
-            | Errno::TIMEDOUT
-            | Errno::HOSTUNREACH
-            | Errno::NETUNREACH
-            | Errno::NOTCONN
-    )
 }

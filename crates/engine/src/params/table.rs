@@ -136,7 +136,7 @@ pub const TABLE: &[ParamInfo] = &[
         kind: "milliseconds",
         default: "10000",
         range: "10 to 3600000",
-        doc: "longest time between a peer's death and the error on its requests",
+        doc: "longest time between a peer's death and the error on its requests; where a whole host is silent, up to 2 s more",
         set: |params, value| number(value, 10, 3_600_000).map(|n| params.peer_time = Duration::millis(n)),
     },
     ParamInfo {

@@ -22,6 +22,9 @@ pub const RETRY_FIRST: Duration = Duration::millis(200);
 /// Longest wait before a link that is down is asked for again.
 pub const RETRY_MAX: Duration = Duration::secs(5);
 
+/// A link that has been made for so long waits for packets that were lost, which the network repeats ever less often.
+pub const STALE: Duration = Duration::millis(250);
+
 /// What time demands.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum LinkStep {
@@ -71,6 +74,8 @@ pub struct LinkLife {
     since: Instant,
     repeat: Repeat,
     retry: Duration,
+    /// What was asked for is given up, to be asked for anew.
+    renews: bool,
     mutant: Mutant,
 }
 
@@ -88,7 +93,16 @@ impl LinkLife {
     #[must_use]
     pub fn first(asks: bool, now: Instant, mutant: Mutant) -> Self {
         let repeat = Repeat::start(now);
-        Self { state: State::Up, epoch: 0, asks, since: now, repeat, retry: RETRY_FIRST, mutant }
+        Self {
+            state: State::Up,
+            epoch: 0,
+            asks,
+            since: now,
+            repeat,
+            retry: RETRY_FIRST,
+            renews: false,
+            mutant,
+        }
     }
 
     /// Another link: it is yet to be made, at once.
@@ -129,7 +143,17 @@ impl LinkLife {
     }
 
     fn enter(&mut self, state: State, now: Instant) {
-        (self.state, self.since, self.repeat) = (state, now, Repeat::start(now));
+        (self.state, self.since, self.repeat, self.renews) = (state, now, Repeat::start(now), false);
+    }
+
+    /// A path to the peer is whole again, perhaps this link's: a link that is down is asked for at once, and one that has been
+    /// made for longer than [`STALE`] is made anew.
+    pub fn hurry(&mut self, now: Instant) {
+        if !self.asks || self.is_up() || self.mutant.is("link-keeps-its-pause") {
+            return;
+        }
+        self.retry = Duration(0);
+        self.renews = self.state == State::Joining && now - self.since >= STALE;
     }
 
     /// The link failed here. True if that is news: fence this end, then say LINK_DOWN and ask for an answer.
@@ -172,6 +196,7 @@ impl LinkLife {
         match self.state {
             State::Up => LinkStep::Wait,
             State::Fenced if self.repeat.due(now) => LinkStep::SayDown,
+            State::Joining if self.renews => LinkStep::Fence,
             State::Asking | State::Joining if self.asks && now - self.since > limit => LinkStep::Fence,
             // Who asks gives up first, unless it is not there any more.
             State::Joining if now - self.since > Duration(limit.0.saturating_mul(2)) => {
@@ -307,6 +332,40 @@ mod tests {
         assert_eq!(one.on_down(1, at(1_203)), DownStep::Down);
         assert_eq!(one.on_time(at(1_602), LIMIT), LinkStep::Wait, "it waits longer each time");
         assert_eq!(one.on_time(at(1_603), LIMIT), LinkStep::Ask(2));
+    }
+
+    #[test]
+    fn a_path_that_is_whole_again_has_its_link_asked_for_at_once() {
+        let (mut one, mut other) = ends();
+        one.mutant = planted();
+        let mut now = 0;
+        // Up to the longest pause.
+        for epoch in 1..8 {
+            one.on_fault(at(now));
+            one.on_down(epoch - 1, at(now));
+            now += 6000;
+            assert_eq!(one.on_time(at(now), LIMIT), LinkStep::Ask(epoch));
+        }
+        one.on_fault(at(now));
+        one.on_down(7, at(now));
+        assert_eq!(one.on_time(at(now + 4999), LIMIT), LinkStep::Wait);
+        one.hurry(at(now + 4999));
+        assert_eq!(one.on_time(at(now + 4999), LIMIT), LinkStep::Ask(8));
+        // What was asked for just now may be under way; what is older has its packets lost.
+        now += 5000;
+        assert!(one.on_result(8));
+        one.hurry(at(now));
+        assert_eq!(one.on_time(at(now), LIMIT), LinkStep::Wait);
+        now += 300;
+        one.hurry(at(now));
+        assert_eq!(one.on_time(at(now), LIMIT), LinkStep::Fence);
+        assert!(one.on_fault(at(now)));
+        assert_eq!(one.on_down(8, at(now)), DownStep::Down);
+        assert_eq!(one.on_time(at(now), LIMIT), LinkStep::Ask(9));
+        // The other end never asks.
+        other.on_down(0, at(0));
+        other.hurry(at(9_000));
+        assert_eq!(other.on_time(at(9_000), LIMIT), LinkStep::Wait);
     }
 
     /// A flush posted over it would wait for ever.

@@ -6,12 +6,14 @@ mod accept;
 mod connect;
 mod link;
 mod resume;
+mod stream;
 mod unproven;
 
 pub use accept::{AcceptStep, Accepting};
 pub use connect::{ConnectStep, Connecting};
-pub use link::{DownStep, LinkLife, LinkStep, OpenStep, RETRY_FIRST, RETRY_MAX};
+pub use link::{DownStep, LinkLife, LinkStep, OpenStep, RETRY_FIRST, RETRY_MAX, STALE};
 pub use resume::{Arrival, Full, KEPT_MAX, Resume, ResumeError, TAKEN_DUE};
+pub use stream::{DialStep, StrandEnd, StrandPhase, StreamLife};
 pub use unproven::UnprovenStreams;
 
 use crate::time::Duration;

@@ -28,7 +28,9 @@ use crate::wire::rma::Stream;
 use crate::wire::share::{self, Given, Mode, Offer, Request};
 use crate::wire::standing::{Standing, Waiting};
 use crate::wire::status::group::{self, Numbers, Taken};
-use crate::wire::status::{Comm, Direction, Fault, Group, Head, Links, Ride, Row, State, Status, Usage};
+use crate::wire::status::{
+    Comm, ControlStreams, Direction, Fault, Group, Head, Links, Ride, Row, State, Status, Usage,
+};
 use crate::wire::strand::{self, Join, Kind};
 
 /// The input's first bytes, zeros where it is too short.
@@ -384,6 +386,7 @@ pub(super) fn status_seeds() -> Vec<Vec<u8>> {
             groups: 40,
             records,
             tallies: [1, 2, 3, 4, 5, 6, 7, 8, 9],
+            control: ControlStreams::default(),
         };
         Status { head, rows }.to_bytes()
     };

@@ -8,12 +8,14 @@ use alloc::vec::Vec;
 use crate::counters::{Counters, Counts, Tally};
 use crate::id::ProcessId;
 
+pub mod control;
 pub mod group;
 pub mod links;
 pub mod node;
 pub mod number;
 pub mod usage;
 
+pub use control::ControlStreams;
 pub use group::{Group, Ride};
 pub use links::Links;
 pub use number::Number;
@@ -53,7 +55,9 @@ pub mod head {
     pub const GROUPS: usize = 11;
     /// The first tally.
     pub const TALLIES: usize = 16;
-    /// Words up to the last tally, and some.
+    /// The control streams to other hosts.
+    pub const CONTROL: usize = 28;
+    /// Words up to that, and some.
     pub const WORDS: usize = 32;
 }
 
@@ -213,6 +217,8 @@ pub struct Head {
     pub records: [Option<Group>; group::RECORDS],
     /// What is counted for the whole process.
     pub tallies: [u64; Tally::LEN],
+    /// The control streams to other hosts.
+    pub control: ControlStreams,
 }
 
 impl Head {
@@ -235,6 +241,7 @@ impl Head {
         put(72, &u64::from(self.fault.map_or(0, Fault::code)).to_le_bytes());
         put(80, &self.fault_at.to_le_bytes());
         put(head::GROUPS * 8, &u64::from(self.groups).to_le_bytes());
+        put(head::CONTROL * 8, &self.control.to_word().to_le_bytes());
         put(FABRIC_AT, &name_bytes(&self.fabric));
         for (at, tally) in self.tallies.iter().enumerate() {
             put((head::TALLIES + at) * 8, &tally.to_le_bytes());
@@ -304,6 +311,7 @@ impl Head {
             groups,
             records,
             tallies: core::array::from_fn(|at| word((head::TALLIES + at) * 8)),
+            control: ControlStreams::from_word(word(head::CONTROL * 8)),
         })
     }
 

@@ -1,6 +1,7 @@
 //! Two hosts: the plugin's contract across a network, and what a network does that one host never does.
 
 pub(crate) mod cable;
+mod cuts;
 pub(crate) mod look;
 mod rails;
 pub(crate) mod stream;

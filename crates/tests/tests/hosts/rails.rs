@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 use trunkline_tests::testbed::{self, Host, Relay, Shape, Testbed};
 
-use crate::hosts::stream::carrying;
+use crate::hosts::stream::Carrying;
 use crate::run::{Setting, scenario};
 
 /// Bytes a second of a megabit.
@@ -23,20 +23,19 @@ const SLACK: Duration = Duration::from_secs(6);
 const RETAKEN: Duration = Duration::from_secs(8);
 /// Shortest time after which a host that does not answer is given up.
 const PEER_TIME: Duration = Duration::from_secs(2);
-/// After which an idle control connection over a dead cable has been given up, and over one that was mended is back.
-const GIVEN_UP: Duration = Duration::from_secs(5);
-const BACK: Duration = Duration::from_secs(7);
+/// Until a control connection over a dead cable is given up: its kernel asks once a second, and rounds up.
+const GIVEN_UP: Duration = Duration::from_secs(2 * PEER_TIME.as_secs() + SLACK.as_secs());
 const MIB: u64 = 1 << 20;
 
 /// Two hosts and the cables between them.
-struct Pair {
-    left: Host,
-    right: Host,
-    rails: Vec<Relay>,
+pub(super) struct Pair {
+    pub(super) left: Host,
+    pub(super) right: Host,
+    pub(super) rails: Vec<Relay>,
 }
 
 impl Pair {
-    fn new(testbed: &mut Testbed, shapes: &[Shape]) -> Self {
+    pub(super) fn new(testbed: &mut Testbed, shapes: &[Shape]) -> Self {
         // As few packets as can be: the testbed has few processors.
         testbed.mtu = 9000;
         let (left, right) = (testbed.host("left"), testbed.host("right"));
@@ -44,7 +43,7 @@ impl Pair {
         Self { left, right, rails }
     }
 
-    fn setting(&self, name: &'static str) -> Setting {
+    pub(super) fn setting(&self, name: &'static str) -> Setting {
         let count = self.rails.len();
         let setting = scenario(name).env("TRUNKLINE_FABRIC", "soft:tcp").env("NCCL_SOCKET_FAMILY", "AF_INET");
         let setting = setting.env("TRUNKLINE_RAIL_TIME_MS", RAIL_TIME.as_millis());
@@ -65,7 +64,7 @@ impl Pair {
 
     /// Waits until a rail has carried so much more from a host; how long that took.
     #[track_caller]
-    fn wait(&self, from: &Host, rail: usize, bytes: u64, limit: Duration) -> Duration {
+    pub(super) fn wait(&self, from: &Host, rail: usize, bytes: u64, limit: Duration) -> Duration {
         let carried = || self.rails[rail].tally(from).passed.bytes;
         let (since, before) = (Instant::now(), carried());
         loop {
@@ -87,24 +86,43 @@ impl Pair {
 
 /// The file that a stream looks for: it is to end, or is going to fail. Made when this is dropped at the latest, so that
 /// a test that has failed does not go on for long.
-struct File<'a>(&'a Path);
+pub(super) struct File<'a>(&'a Path);
 
 impl File<'_> {
     fn make(&self) {
         std::fs::write(self.0, b"").unwrap();
     }
 
-    /// Waits until so many links of all connections carry at either end; how long that took.
+    /// Waits until both ends say so of what carries; how long that took.
     #[track_caller]
-    fn wait_for_links(&self, links: u32, limit: Duration) -> Duration {
+    pub(super) fn wait_until(
+        &self,
+        what: &str,
+        limit: Duration,
+        is_so: impl Fn(&Carrying) -> bool,
+    ) -> Duration {
         let since = Instant::now();
         let folder = self.0.parent().unwrap();
-        let said = || [0, 1].map(|role| std::fs::read_to_string(carrying(folder, role)).unwrap_or_default());
-        while said().iter().any(|said| said.parse() != Ok(links)) {
-            assert!(since.elapsed() < limit, "links that carry after {limit:?}: {:?}, not {links}", said());
+        let said = || [0, 1].map(|role| Carrying::of(folder, role));
+        while !said().iter().all(|said| said.as_ref().is_some_and(&is_so)) {
+            assert!(since.elapsed() < limit, "not {what} after {limit:?}: {:?}", said());
             std::thread::sleep(Duration::from_millis(10));
         }
         since.elapsed()
+    }
+
+    /// Waits until so many links of all connections carry at either end; how long that took.
+    #[track_caller]
+    fn wait_for_links(&self, links: u32, limit: Duration) -> Duration {
+        self.wait_until(&format!("{links} links"), limit, |carrying| carrying.links == links)
+    }
+
+    /// Waits until so many connections carry each control stream at either end.
+    #[track_caller]
+    fn wait_for_connections(&self, of_each: u16) {
+        let limit = GIVEN_UP.max(RETAKEN);
+        let what = format!("{of_each} connections of each control stream");
+        self.wait_until(&what, limit, |carrying| carrying.has_connections(of_each));
     }
 }
 
@@ -115,10 +133,10 @@ impl Drop for File<'_> {
 }
 
 /// Plays a stream and does something meanwhile.
-fn during(setting: Setting, act: impl FnOnce(&File<'_>)) {
+pub(super) fn during(setting: Setting, act: impl FnOnce(&File<'_>)) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("told");
-    let setting = setting.env("TEST_FILE", path.display());
+    let setting = setting.env("TEST_FILE", path.display()).env("TEST_SAYS", 1);
     std::thread::scope(|scope| {
         scope.spawn(|| setting.two());
         act(&File(&path));
@@ -372,7 +390,7 @@ fn many_cuts_in_a_row_lose_nothing() {
 }
 
 /// A stream with two rails; something is cut; every request fails once, at both ends.
-fn fails(testbed: &mut Testbed, cut: impl FnOnce(&Pair)) {
+fn fails(testbed: &mut Testbed, cut: impl FnOnce(&Pair, &File<'_>)) {
     let shape = Shape { rate: Some(200 * MEGABIT), ..Shape::PLAIN };
     let pair = Pair::new(testbed, &[shape; 2]);
     let setting = pair.setting("a_stream_fails_once").env("TEST_WAYS", "both");
@@ -380,26 +398,26 @@ fn fails(testbed: &mut Testbed, cut: impl FnOnce(&Pair)) {
     let limit = RAIL_TIME.max(IDLE_TIME) + PEER_TIME + SLACK;
     during(setting.env("TEST_LIMIT_MS", limit.as_millis()), |file| {
         pair.wait_for_all();
-        cut(&pair);
+        cut(&pair, file);
         file.make();
     });
 }
 
 #[test]
 fn with_all_rails_cut_every_request_fails_once() {
-    testbed::run(|testbed| fails(testbed, |pair| pair.rails.iter().for_each(|rail| rail.cut())));
+    testbed::run(|testbed| fails(testbed, |pair, _| pair.rails.iter().for_each(|rail| rail.cut())));
 }
 
 #[test]
 fn with_one_rail_cut_after_another_every_request_fails_once() {
     testbed::run(|testbed| {
-        fails(testbed, |pair| {
+        fails(testbed, |pair, file| {
             pair.rails[0].cut();
             pair.wait(&pair.left, 1, 16 * MIB, RAIL_TIME + SLACK);
             pair.rails[0].mend();
-            // The streams of control over it, too, which are dialled on their own: without them the next cut is the peer's death. On a busy machine later.
-            std::thread::sleep(2 * BACK);
             pair.wait(&pair.left, 0, MIB, RETAKEN);
+            // Else the last cut might be the first of all paths, and the peer live for so much longer.
+            file.wait_for_connections(2);
             pair.rails[1].cut();
             pair.wait(&pair.left, 0, 16 * MIB, RAIL_TIME + SLACK);
             pair.rails[0].cut();
@@ -420,16 +438,15 @@ fn a_peer_lives_as_long_as_one_cable_does() {
         let pair = Pair::new(testbed, &[shape; 2]);
         // Not even there when the two meet.
         pair.rails[0].cut();
-        during(on_the_second(&pair, "a_stream_arrives_whole"), |_| {
+        during(on_the_second(&pair, "a_stream_arrives_whole"), |file| {
             let goes_on = || _ = pair.wait(&pair.left, 1, 4 * MIB, RETAKEN);
             goes_on();
-            std::thread::sleep(GIVEN_UP);
-            goes_on();
+            file.wait_for_connections(1);
             // Back, and gone again, for good.
             pair.rails[0].mend();
-            std::thread::sleep(BACK);
+            file.wait_for_connections(2);
             pair.rails[0].cut();
-            std::thread::sleep(GIVEN_UP);
+            file.wait_for_connections(1);
             goes_on();
         });
     });
@@ -442,11 +459,12 @@ fn without_control_streams_every_request_fails_once() {
         let shape = Shape { rate: Some(200 * MEGABIT), ..Shape::PLAIN };
         let pair = Pair::new(testbed, &[shape; 5]);
         let setting = on_the_second(&pair, "a_stream_fails_once").env("TEST_FIRST", 4);
-        let limit = GIVEN_UP + PEER_TIME + SLACK;
+        let limit = IDLE_TIME + PEER_TIME + SLACK;
         during(setting.env("TEST_LIMIT_MS", limit.as_millis()), |file| {
             pair.wait(&pair.left, 4, MIB, RETAKEN);
+            file.wait_for_connections(4);
             pair.rails[1..4].iter().for_each(|rail| rail.cut());
-            std::thread::sleep(GIVEN_UP);
+            file.wait_for_connections(1);
             pair.wait(&pair.left, 4, 4 * MIB, RETAKEN);
             pair.rails[0].cut();
             file.make();
@@ -462,14 +480,15 @@ fn rails_cut_for_long_take_no_peer_with_them() {
         let pair = Pair::new(testbed, &[shape; 2]);
         let setting = pair.setting("a_stream_arrives_whole").env("TEST_WAYS", "both");
         let setting = setting.env("TRUNKLINE_PEER_TIME_MS", PEER_TIME.as_millis());
-        during(setting.env("TEST_PAUSE_MS", (RAIL_TIME + SLACK).as_millis()), |_| {
+        during(setting.env("TEST_PAUSE_MS", (RAIL_TIME + SLACK).as_millis()), |file| {
             for cut in [0, 1] {
                 pair.wait_for_all();
+                file.wait_for_connections(2);
                 pair.rails[cut].cut();
-                std::thread::sleep(GIVEN_UP);
+                file.wait_for_connections(1);
                 pair.wait(&pair.left, 1 - cut, 4 * MIB, RAIL_TIME + SLACK);
                 pair.rails[cut].mend();
-                std::thread::sleep(BACK);
+                file.wait_for_connections(2);
                 pair.wait(&pair.left, cut, MIB, RETAKEN);
             }
         });

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use trunkline_proto::wire::status::{ControlStreams, Status};
 use trunkline_sys::nccl_net::ResultCode;
 
 use crate::contract::arguments::text;
@@ -24,16 +25,51 @@ const LENGTHS: [usize; 9] = [1, 3000, 65_537, 1 << 20, 8192, 300_001, 70_000, 17
 const WINDOW: usize = 8;
 /// How often the file is looked for.
 const LOOK_EVERY: Duration = Duration::from_millis(2);
-/// And how often it is said which links carry.
+/// And how often it is said what carries.
 const SAY_EVERY: Duration = Duration::from_millis(50);
 
 fn number(name: &str) -> Option<usize> {
     std::env::var(name).ok().map(|text| text.parse().expect("a number"))
 }
 
-/// The file in which a process says how many links of its connections carry.
-pub(crate) fn carrying(folder: &Path, role: usize) -> PathBuf {
-    folder.join(format!("carrying{role}"))
+/// What carries a stream at one end: links of all connections, and the connections of its control streams.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct Carrying {
+    pub(crate) links: u32,
+    pub(crate) control: ControlStreams,
+}
+
+impl Carrying {
+    /// As the status page of this process has it.
+    fn now() -> Self {
+        let Status { head, rows } = status();
+        let comms = rows.into_iter().filter_map(|row| row.comm);
+        let links = comms.map(|comm| comm.links.carrying().count_ones()).sum();
+        Self { links, control: head.control }
+    }
+
+    /// The file in which a process says so.
+    fn file(folder: &Path, role: usize) -> PathBuf {
+        folder.join(format!("carrying{role}"))
+    }
+
+    fn write(self, path: &Path) {
+        let text = format!("{} {}", self.links, self.control.to_word());
+        std::fs::write(path, text).expect("a file");
+    }
+
+    /// What a process has said last; `None` if it has said nothing, or is saying it now.
+    pub(crate) fn of(folder: &Path, role: usize) -> Option<Self> {
+        let text = std::fs::read_to_string(Self::file(folder, role)).ok()?;
+        let (links, word) = text.split_once(' ')?;
+        Some(Self { links: links.parse().ok()?, control: ControlStreams::from_word(word.parse().ok()?) })
+    }
+
+    /// Whether each control stream has so many connections.
+    pub(crate) fn has_connections(&self, of_each: u16) -> bool {
+        let ControlStreams { streams, fewest, connections } = self.control;
+        streams > 0 && fewest == of_each && connections == u32::from(streams) * u32::from(of_each)
+    }
 }
 
 fn millis(name: &str) -> Option<Duration> {
@@ -231,8 +267,8 @@ struct Stream {
     ways: Vec<Way>,
     comms: Vec<(Comm, Comm)>,
     file: PathBuf,
-    /// Where it is said how many links carry, if anybody wants to know.
-    links: Option<PathBuf>,
+    /// Where it is said what carries, if anybody wants to know.
+    carrying: Option<PathBuf>,
     looked: Instant,
     said: Instant,
     started: Instant,
@@ -252,10 +288,11 @@ impl Stream {
             assert_eq!(rides.collect::<BTreeSet<_>>().len(), groups, "groups of both directions");
         }
         let file = PathBuf::from(std::env::var_os("TEST_FILE").expect("a file to look for"));
-        let links = number("TEST_STREAMS").map(|_| carrying(file.parent().expect("its folder"), scene.role));
+        let folder = file.parent().expect("its folder");
+        let carrying = number("TEST_SAYS").map(|_| Carrying::file(folder, scene.role));
         scene.meet();
         let now = Instant::now();
-        Self { net, ways, comms, file, links, looked: now, said: now, started: now }
+        Self { net, ways, comms, file, carrying, looked: now, said: now, started: now }
     }
 
     /// One step each way. While there is nothing to do, others have the processor.
@@ -276,11 +313,9 @@ impl Stream {
             return false;
         }
         self.looked = Instant::now();
-        if let Some(path) = self.links.as_ref().filter(|_| self.said.elapsed() >= SAY_EVERY) {
+        if let Some(path) = self.carrying.as_ref().filter(|_| self.said.elapsed() >= SAY_EVERY) {
             self.said = Instant::now();
-            let comms = status().rows.into_iter().filter_map(|row| row.comm);
-            let links: u32 = comms.map(|comm| comm.links.carrying().count_ones()).sum();
-            std::fs::write(path, links.to_string()).expect("a file");
+            Carrying::now().write(path);
         }
         self.file.exists()
     }

@@ -1,8 +1,9 @@
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpStream};
-use std::time::Instant;
+use std::time::Instant as Stopwatch;
 
-use rustix::net::{Shutdown, shutdown, sockopt};
+use rustix::net::sockopt;
+use trunkline_proto::conn::StrandEnd;
 use trunkline_proto::wire::strand::{HEAD, Head, Kind};
 
 use super::super::strand::QUESTIONS;
@@ -12,7 +13,7 @@ const SILENCE: Duration = Duration::secs(10);
 const NAME: Name = [7; 16];
 
 fn until<T>(mut step: impl FnMut() -> Option<T>) -> T {
-    let started = Instant::now();
+    let started = Stopwatch::now();
     loop {
         if let Some(found) = step() {
             return found;
@@ -49,7 +50,8 @@ fn merge(listener: &mut RemoteListener) {
     while let Some(mut other) = listener.accept().unwrap() {
         until(|| match other.recv() {
             Ok(None) => None,
-            Err(OobError::Merged) => Some(()),
+            // Or an attempt that was dropped, as another one was first.
+            Err(OobError::Merged | OobError::Closed) => Some(()),
             other => panic!("{other:?}"),
         });
     }
@@ -74,21 +76,23 @@ fn weave(
     until(|| {
         assert!(client.recv().unwrap().is_none() && server.recv().unwrap().is_none());
         merge(listener);
-        let joined = |stream: &RemoteStream| stream.strands.iter().filter(|strand| strand.joined).count();
+        let joined =
+            |stream: &RemoteStream| stream.strands.iter().filter(|strand| strand.is_joined()).count();
+        assert_eq!([client.connections().now, server.connections().now], [joined(client), joined(server)]);
         (joined(client) == strands && joined(server) == strands).then_some(())
     });
 }
 
 /// The kernel gives a strand up, as if its cable were cut: nothing of it comes any more, at either end.
 fn cut(one: &mut RemoteStream, other: &mut RemoteStream, slot: usize) {
-    let at = one.strands.iter().position(|strand| strand.slot == slot).unwrap();
+    let at = one.strands.iter().position(|strand| strand.slot == slot && strand.is_joined()).unwrap();
     let port = rustix::net::getsockname(one.strands[at].fd()).unwrap();
     let matches = |strand: &Strand| rustix::net::getpeername(strand.fd()).unwrap().unwrap() == port;
     let there = other.strands.iter().position(matches).unwrap();
     // Gone without a word that the other end could read.
     for (stream, at) in [(one, at), (other, there)] {
-        let now = Instant::now();
-        stream.lose(at, OobError::Closed, now);
+        let fault = StrandFault { end: StrandEnd::Silence, error: OobError::Closed };
+        stream.lose(at, fault, monotonic());
     }
 }
 
@@ -132,19 +136,52 @@ fn what_is_sent_before_anybody_answers_arrives() {
     weave(&mut listener, &mut client, &mut server, 2);
 }
 
+/// As if its process were killed: no strand says END.
+fn kill(stream: &mut RemoteStream) {
+    stream.strands.clear();
+}
+
 #[test]
-fn a_stream_outlives_all_but_the_last_of_its_strands() {
-    let (_listener, mut a, mut b) = woven(3);
+fn a_stream_outlives_its_strands_and_not_its_process() {
+    let (listener, mut a, mut b) = woven(3);
     pass(&mut a, &mut b, 0..100);
     for slot in [0, 2] {
         cut(&mut a, &mut b, slot);
         pass(&mut a, &mut b, 0..100);
         pass(&mut b, &mut a, 0..100);
     }
-    let at = a.strands.iter().position(|strand| strand.joined).unwrap();
-    shutdown(a.strands[at].fd(), Shutdown::Both).unwrap();
+    // Attempts that the listener has answered end with it.
+    drop(listener);
+    kill(&mut b);
     assert!(matches!(until(|| a.recv().map(|_| ()).err()), OobError::Closed));
+    assert!(matches!(a.send(vec![1]), Err(OobError::Closed)));
+    let (_listener, mut a, mut b) = woven(2);
+    kill(&mut a);
     assert!(matches!(until(|| b.recv().map(|_| ()).err()), OobError::Closed));
+}
+
+/// Both ends keep what is sent until a path is whole again.
+#[test]
+fn a_stream_whose_strands_all_fell_silent_goes_on() {
+    let (mut listener, mut a, mut b) = woven(2);
+    for _ in 0..3 {
+        cut(&mut a, &mut b, 0);
+        cut(&mut a, &mut b, 1);
+        assert_eq!([a.connections().now, b.connections().now], [0, 0]);
+        for stream in [&mut a, &mut b] {
+            assert!(stream.recv().unwrap().is_none());
+            stream.send(vec![7; 9]).unwrap();
+        }
+        let mut came = [false; 2];
+        until(|| {
+            merge(&mut listener);
+            for (came, stream) in came.iter_mut().zip([&mut a, &mut b]) {
+                *came |= stream.recv().unwrap().is_some_and(|frame| frame == [7; 9]);
+            }
+            (came == [true; 2]).then_some(())
+        });
+        weave(&mut listener, &mut a, &mut b, 2);
+    }
 }
 
 /// Frames that only the lost strand had been given are in what the next one brings.

@@ -71,9 +71,10 @@ fn status() -> impl Strategy<Value = Status> {
     let numbers =
         (any::<[u8; 16]>(), any::<u32>(), any::<[u64; 3]>(), any::<u8>(), any::<[u64; Tally::LEN]>());
     let rows = (proptest::collection::vec(row(), 0..5), 0_u32..1000);
-    let more = (any::<[[u32; 5]; NICS_MAX]>(), any::<u32>(), records());
+    let control = any::<u64>().prop_map(ControlStreams::from_word);
+    let more = (any::<[[u32; 5]; NICS_MAX]>(), (any::<u32>(), control), records());
     (names, numbers, rows, more).prop_map(|((fabric, nics), numbers, (rows, more), of)| {
-        let (of_nics, groups, records) = of;
+        let (of_nics, (groups, control), records) = of;
         let (process, pid, [made_unix, made, fault_at], code, tallies) = numbers;
         let used = rows.len() as u32;
         let head = Head {
@@ -91,6 +92,7 @@ fn status() -> impl Strategy<Value = Status> {
             groups,
             records,
             tallies,
+            control,
         };
         Status { head, rows }
     })
@@ -134,6 +136,7 @@ fn example() -> Status {
         groups: 33,
         records,
         tallies: [1, 0, 0, 0, 0, 0, 0, 2, 0],
+        control: ControlStreams { streams: 2, fewest: 1, connections: 3 },
     };
     Status {
         head,
