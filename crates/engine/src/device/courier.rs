@@ -176,6 +176,13 @@ impl<N: Network> Courier<N> {
         }
     }
 
+    /// Whether nothing is under way on a part, of this rank's and of what others have asked for here.
+    #[must_use]
+    pub fn is_idle(&self, heap: u8) -> bool {
+        let is_under_way = |op: &Op| op.heap == heap && op.stage != Stage::Free;
+        !self.ops.iter().any(is_under_way) && self.deliveries.is_idle(heap)
+    }
+
     fn grow(&mut self) {
         let op = Op {
             generation: 0,

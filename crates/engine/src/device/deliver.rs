@@ -87,6 +87,11 @@ impl Deliveries {
         }
     }
 
+    /// Whether nothing that was asked for of a part is under way: its reply has been placed, too.
+    pub(super) fn is_idle(&self, heap: u8) -> bool {
+        !self.all.iter().any(|delivery| delivery.heap == heap && delivery.stage != Stage::Free)
+    }
+
     fn grow(&mut self, more: u32) {
         let first = self.all.len() as u32;
         let none = Delivery { generation: 0, heap: 0, to: None, at: (0, 0), stage: Stage::Free, how: Ok(0) };

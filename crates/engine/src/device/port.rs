@@ -47,6 +47,10 @@ struct Flight {
     poison: Option<(Place, u64)>,
 }
 
+/// Something that has begun: its place, and which use of it.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Begun(u32, u32);
+
 /// All entries that have begun and not ended.
 #[derive(Debug)]
 pub struct Jobs<N> {
@@ -117,6 +121,26 @@ impl<N: Network> Jobs<N> {
         self.free.len() == self.flights.len()
     }
 
+    /// All that has begun and not ended.
+    #[must_use]
+    pub fn begun(&self) -> Vec<Begun> {
+        let out = (0..).zip(&self.flights).filter(|(_, flight)| flight.is_out);
+        out.map(|(at, flight)| Begun(at, flight.generation)).collect()
+    }
+
+    /// Whether something of these has not ended.
+    #[must_use]
+    pub fn is_begun(&self, Begun(at, generation): Begun) -> bool {
+        let flight = self.flights.get(at as usize);
+        flight.is_some_and(|flight| flight.is_out && flight.generation == generation)
+    }
+
+    /// Streams of copies that something is under way on.
+    #[must_use]
+    pub const fn copier_count(&self) -> usize {
+        self.copiers.len()
+    }
+
     /// Goes on with what is under way. Whether anything moved.
     pub fn go_on(&mut self) -> bool {
         let mut ended = std::mem::take(&mut self.ended);
@@ -150,6 +174,10 @@ impl<N: Network> Jobs<N> {
             let before = copied.len();
             copies.ended(&mut copied);
             *under_way -= (copied.len() - before).min(*under_way as usize) as u32;
+        }
+        // A region that has ended gives its stream back.
+        if !self.mutant.is("dev-keeps-streams-of-copies") {
+            self.copiers.retain(|(_, under_way)| *under_way > 0);
         }
         let moved = !copied.is_empty();
         for (cookie, how) in copied.drain(..) {
