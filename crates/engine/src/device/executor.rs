@@ -12,7 +12,8 @@ use trunkline_mem::gpu::{CallError, Device, Pinned};
 use trunkline_mem::{Memory, Shared};
 use trunkline_proto::mutant::Mutant;
 use trunkline_proto::wire::devq::{
-    Aborted, Bells, Companion, Frontier, Poison, Shape, ShapeError, Status, at as words_at, is_before,
+    Aborted, Bells, Companion, Frontier, POST_PLACES, Poison, PostRooms, Shape, ShapeError, Status,
+    at as words_at, is_before,
 };
 
 use crate::device::network::Network;
@@ -411,6 +412,12 @@ impl<N: Network> Executor<N> {
     /// Takes a region of this process on.
     pub fn add_region(&mut self, region: Region) -> Option<Key> {
         self.jobs.regions.add(region)
+    }
+
+    /// Says where a region's bytes lie on their way out ([`Regions::add_rooms`](super::region::Regions::add_rooms)), and makes room for what they begin.
+    pub fn add_rooms(&mut self, key: Key, rooms: PostRooms) -> Option<()> {
+        self.jobs.grow(POST_PLACES as u32);
+        self.jobs.regions.add_rooms(key, rooms)
     }
 
     /// Ends a region: entries that name it fail. What has begun on it is to be complete.

@@ -166,3 +166,26 @@ fn a_lane_that_fails_leaves_no_queue() {
     }
     assert!(lanes(1).is_ok());
 }
+
+/// A copy whose end cannot be known is on its stream all the same: its memory stays until an event behind it says that it has ended.
+#[test]
+fn memory_of_a_lost_copy_is_held_until_it_has_ended() {
+    let Some((stub, _turn)) = stubbed("a lost copy", 40) else { return };
+    let device = &stub.machine.device;
+    let (mover, from) = (device.mover().unwrap(), device.allocate(64).unwrap());
+    let before = stub.ask("stub_pinned_bytes");
+    let to = device.pinned(64).unwrap();
+    stub.tell("stub_order", 0);
+    assert!(mover.begin(7, (&from, 0), (to.memory(), 0), 64));
+    drop(to);
+    stub.tell("stub_fail_event", 1);
+    let mut ended = Vec::new();
+    mover.ended(&mut ended);
+    assert_eq!(ended, [(7, Err(2))], "its user hears at once");
+    assert!(stub.ask("stub_pinned_bytes") > before, "its bytes are still written");
+    until("its memory is given back", || {
+        mover.ended(&mut ended);
+        stub.ask("stub_pinned_bytes") == before
+    });
+    assert_eq!(ended.len(), 1);
+}

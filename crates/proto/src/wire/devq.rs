@@ -22,7 +22,7 @@ pub use layout::{
     BELLS_MAX, Bells, COMPLETION_BYTES, Companion, DEPTH_MAX, DEPTH_MIN, ENTRY_BYTES, Frontier, LINE_BYTES,
     Shape, ShapeError, VERSION, at,
 };
-pub use post::{Ask, BOX_BYTES, POST_PLACES, PostBox, REPLY_BYTES, REQUEST_BYTES, Reply, Request};
+pub use post::{Ask, BOX_BYTES, POST_PLACES, PostBox, PostRooms, REPLY_BYTES, REQUEST_BYTES, Reply, Request};
 pub use report::{MakingReport, REPORT_WORDS, ReportError};
 pub use status::{Aborted, Poison, Status};
 pub use window::{

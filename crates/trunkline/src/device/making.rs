@@ -15,7 +15,7 @@ use trunkline_engine::device::{ErrorTable, Far, Key, Lanes, Part, Peer, QueuesEr
 use trunkline_engine::rma::{Member, RmaError};
 use trunkline_mem::Memory;
 use trunkline_proto::wire::devq::{
-    CARD_WORDS, CONFIG_WORDS, LINE_BYTES, MakingReport, REPORT_WORDS, WindowCard, WindowLayout,
+    CARD_WORDS, CONFIG_WORDS, LINE_BYTES, MakingReport, PostRooms, REPORT_WORDS, WindowCard, WindowLayout,
 };
 
 use super::error::DeviceError;
@@ -85,8 +85,9 @@ struct Prepared {
     place: Place,
     lent: Option<Lent>,
     heap: u8,
-    /// Where the post boxes begin.
+    /// Where the post boxes begin, and the rooms.
     boxes: u64,
+    rooms: PostRooms,
     card: WindowCard,
 }
 
@@ -139,7 +140,12 @@ impl Making<'_> {
     fn prepare(&mut self, world: &World, config: &WindowConfig) -> Result<Prepared, DeviceError> {
         let layout = config.layout(world.size())?;
         let boxes = layout.bytes().next_multiple_of(LINE_BYTES).max(LINE_BYTES);
-        let bytes = boxes + Part::boxes_bytes(world.size() as u64);
+        let rooms = PostRooms::new(
+            boxes + Part::boxes_bytes(world.size() as u64),
+            world.size() as u32,
+            layout.bytes(),
+        );
+        let bytes = rooms.room(0, 0) + rooms.bytes();
         let bytes = usize::try_from(bytes).map_err(|_| DeviceError::Regions)?;
         let inner = &self.devices.inner;
         let (place, lent) = match &inner.gpu {
@@ -154,9 +160,10 @@ impl Making<'_> {
         (self.record.heap, self.record.memory) = (Some(heap), Some(place.memory().clone()));
         let key = inner.queues.add_region(place.region(heap)).ok_or(DeviceError::Regions)?;
         self.record.key = Some(key);
+        inner.queues.with(|executor| executor.add_rooms(key, rooms)).ok_or(DeviceError::Regions)?;
         let told = inner.shared.job.told(heap)?;
         let card = WindowCard::new(config.words(), key.bits(), &told).ok_or(DeviceError::Regions)?;
-        Ok(Prepared { layout, lent, heap, boxes, card: card.posted(place.is_posted()), place })
+        Ok(Prepared { layout, lent, heap, boxes, rooms, card: card.posted(place.is_posted()), place })
     }
 
     /// Learns the others' parts, and makes queues.
@@ -167,7 +174,7 @@ impl Making<'_> {
         prepared: Prepared,
         cards: &[[u64; CARD_WORDS]],
     ) -> Result<Made, DeviceError> {
-        let Prepared { layout, place, lent, heap, boxes, .. } = prepared;
+        let Prepared { layout, place, lent, heap, boxes, rooms, .. } = prepared;
         let inner = &self.devices.inner;
         let (memory, me) = (place.memory().clone(), world.rank());
         let (mut keys, mut peers) = (Vec::with_capacity(cards.len()), Vec::with_capacity(cards.len()));
@@ -189,7 +196,7 @@ impl Making<'_> {
             peers.push(Peer { heap: key.number(), is_posted: card.is_posted, slots });
         }
         if peers.iter().any(|peer| peer.is_posted) {
-            let part = Part { heap, memory, boxes, device: place.device(), peers };
+            let part = Part { heap, memory, boxes, rooms, device: place.device(), peers };
             inner.queues.with(|executor| executor.network().open(part));
         }
         let (lanes, on_gpu) = self.make_lanes(config, &layout, place, (&keys, me))?;
