@@ -17,7 +17,7 @@ use super::window::Window;
 pub enum Residence {
     /// In pinned memory of the host, which the GPU reads and writes over its bus, and networks reach.
     Pinned,
-    /// In the GPU's memory. What comes from other ranks comes beside it first, and its executor is asked to bring it there.
+    /// In the GPU's memory. What comes from other ranks lies in pinned memory beside it until its executor has brought it, and what goes to them lies in rooms of its own there.
     Device,
 }
 
