@@ -1,11 +1,6 @@
-//! How far a queue is. Called by `consumer`, and by whoever tells it of queues that other engines have.
+//! How far a queue is. Kept by `consumer`, for queues that WAIT for it.
 
-use core::sync::atomic::Ordering::Acquire;
-
-use trunkline_proto::wire::devq::{Frontier, at, is_before};
-
-use crate::memory::Memory;
-use crate::queue::Queue;
+use trunkline_proto::wire::devq::is_before;
 
 /// How far a queue is, for others that WAIT for it.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -17,14 +12,6 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// Of a queue that another engine has, by its memory.
-    #[must_use]
-    pub fn of<M: Memory>(queue: &Queue<M>, near: u64) -> Self {
-        let completed = Frontier(queue.words().load(at::FRONTIER, Acquire)).near(near);
-        let stopped = || queue.aborted().map(|_| queue.words().load(at::SUBMITTED, Acquire));
-        Self { completed, first_bad: queue.fault().map(|fault| fault.first_bad).or_else(stopped) }
-    }
-
     /// How an entry has ended, or will whatever comes: `true` well. `None` as long as that is open.
     #[inline]
     #[must_use]

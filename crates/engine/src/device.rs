@@ -40,7 +40,7 @@ pub use executor::{Executor, Pass};
 pub use lanes::{Job, Lanes, LanesError};
 pub use network::{Carried, Ended, Failure, Network, Place, Rma};
 pub use patience::{Patience, die};
-pub use port::UNSUPPORTED;
+pub use port::{Begun, UNSUPPORTED};
 pub use processes::{Guest, GuestError, Watching};
 pub use region::{Copies, ErrorTable, Far, Key, Region};
 pub use words::{Ringer, Words};

@@ -4,7 +4,7 @@
 //! Read by `crates/mem`, which opens the library at run time. `cargo xtask bindings` compares all of it with `cuda.h`
 //! where that is installed.
 
-use core::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use core::ffi::{CStr, c_char, c_int, c_uchar, c_uint, c_void};
 
 use crate::cuda::{Device, DevicePtr, Status, Stream};
 
@@ -52,6 +52,9 @@ pub type MemHostGetDevicePointer =
 /// `cuMemcpyAsync`: addresses of a device, or of the host.
 pub type MemcpyAsync =
     unsafe extern "C" fn(to: DevicePtr, from: DevicePtr, size: usize, stream: *mut Stream) -> Status;
+/// `cuMemsetD8Async`.
+pub type MemsetD8Async =
+    unsafe extern "C" fn(to: DevicePtr, value: c_uchar, size: usize, stream: *mut Stream) -> Status;
 /// `cuModuleLoadData`.
 pub type ModuleLoadData = unsafe extern "C" fn(module: *mut *mut Module, image: *const c_void) -> Status;
 /// `cuModuleUnload`.
@@ -103,6 +106,8 @@ pub struct Calls {
     pub mem_host_get_device_pointer: MemHostGetDevicePointer,
     /// Copies, in the order of a stream.
     pub memcpy_async: MemcpyAsync,
+    /// Sets bytes, in the order of a stream.
+    pub memset_d8_async: MemsetD8Async,
     /// Loads kernels.
     pub module_load_data: ModuleLoadData,
     /// Unloads them.
@@ -130,12 +135,13 @@ pub struct Calls {
 }
 
 /// The symbol of each field of [`Calls`], in order.
-pub const SYMBOLS: [&CStr; 17] = [
+pub const SYMBOLS: [&CStr; 18] = [
     c"cuDeviceGetAttribute",
     c"cuMemHostAlloc",
     c"cuMemFreeHost",
     c"cuMemHostGetDevicePointer_v2",
     c"cuMemcpyAsync",
+    c"cuMemsetD8Async",
     c"cuModuleLoadData",
     c"cuModuleUnload",
     c"cuModuleGetFunction",

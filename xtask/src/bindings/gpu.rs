@@ -114,6 +114,7 @@ fn c_type(ty: &Type) -> Result<String> {
         "c_uint" | "Status" => "unsigned int",
         "c_ulonglong" | "DevicePtr" | "AllocationHandle" => "unsigned long long",
         "c_char" => "char",
+        "c_uchar" => "unsigned char",
         "c_void" => "void",
         "usize" => "size_t",
         "u64" => "uint64_t",

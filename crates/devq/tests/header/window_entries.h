@@ -40,6 +40,12 @@ TRUNKLINE_CALL u64 window_put(const WindowJob &job, Kernel &kernel) {
     }
     return kernel.how.kind;
 }
+// Puts to rank `count`, so often and so many bytes, each from the first half of the window to the same place of the second one, with signal 0; and ends.
+TRUNKLINE_CALL u64 window_leave(const WindowJob &job, Kernel &kernel) {
+    for (u64 nth = 0; nth < job.first; nth++)
+        put(kernel, (u32)job.count, kernel.window->bytes / 2 + nth * job.steps, nth * job.steps, job.steps, along_signal(0));
+    return kernel.how.kind;
+}
 // Gets what rank `count` has from 0 on, and writes how many words are not `first` times their number.
 TRUNKLINE_CALL u64 window_get(const WindowJob &job, Kernel &kernel) {
     Put done;
@@ -78,6 +84,7 @@ TRUNKLINE_WINDOW_ENTRY(window_barrier)
 TRUNKLINE_WINDOW_ENTRY(window_wait)
 TRUNKLINE_WINDOW_ENTRY(window_signal)
 TRUNKLINE_WINDOW_ENTRY(window_put)
+TRUNKLINE_WINDOW_ENTRY(window_leave)
 TRUNKLINE_WINDOW_ENTRY(window_get)
 
 #endif

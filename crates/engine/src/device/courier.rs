@@ -11,7 +11,7 @@ use trunkline_mem::Memory;
 use trunkline_proto::mutant::Mutant;
 use trunkline_proto::rma::atomic::Action;
 use trunkline_proto::wire::devq::{
-    Ask, BOX_BYTES, POST_PLACES, PostBox, REQUEST_BYTES, Reply, Request, Status,
+    Ask, BOX_BYTES, POST_PLACES, PostBox, PostRooms, REQUEST_BYTES, Reply, Request, Status,
 };
 
 use crate::device::deliver::Deliveries;
@@ -23,8 +23,6 @@ use crate::rma::{Local, Member, Source};
 const OURS: u64 = 1 << 31;
 /// And of these, those of replies.
 pub(super) const REPLIES: u64 = 1 << 30;
-/// Most bytes of a get that are shown at a time.
-const SHOWN_MAX: u64 = 1 << 20;
 /// Operations for which there is room from the beginning.
 const ROOM: usize = 256;
 /// No operation.
@@ -50,6 +48,8 @@ pub struct Part {
     pub memory: Memory,
     /// Where the boxes begin, behind the window: one for each rank.
     pub boxes: u64,
+    /// The rooms, behind the boxes.
+    pub rooms: PostRooms,
     /// The part, if it is a device's, and who moves its bytes; of the courier alone, but on the stream of all who change it.
     pub device: Option<(Memory, Arc<dyn Copies>)>,
     /// By rank.
@@ -174,6 +174,13 @@ impl<N: Network> Courier<N> {
                 self.finish(at, Err(Failure::of(Status::Stale)));
             }
         }
+    }
+
+    /// Whether nothing is under way on a part, of this rank's and of what others have asked for here.
+    #[must_use]
+    pub fn is_idle(&self, heap: u8) -> bool {
+        let is_under_way = |op: &Op| op.heap == heap && op.stage != Stage::Free;
+        !self.ops.iter().any(is_under_way) && self.deliveries.is_idle(heap)
     }
 
     fn grow(&mut self) {
@@ -318,7 +325,11 @@ impl<N: Network> Courier<N> {
         let waiting = std::mem::take(&mut asking.waiting);
         asking.under_way = 0;
         for at in places.into_iter().filter(|at| *at != NONE).chain(waiting) {
-            self.finish(at, Err(failure));
+            // Bytes that come already come to their end first.
+            match self.ops.get_mut(at as usize).filter(|op| op.stage == Stage::Getting && op.gets > 0) {
+                Some(op) => op.failed = op.failed.or(Some(failure)),
+                None => self.finish(at, Err(failure)),
+            }
         }
     }
 
@@ -360,19 +371,32 @@ impl<N: Network> Courier<N> {
         let is_get = op.rest.is_some() && reply.how.is_ok();
         if is_get {
             op.stage = Stage::Getting;
-        }
-        if let Some((_, asking)) = self.asking(heap, member) {
-            asking.under_way -= 1;
-            if let Some(place) = asking.places.get_mut((number % POST_PLACES) as usize) {
-                *place = NONE;
+            let (me, unmoved) = (self.me, self.mutant.is("post-shows-where-puts-land"));
+            let rooms = self.asking(heap, member).map(|(part, _)| part.rooms).filter(|_| !unmoved);
+            let rest = self.ops.get_mut(at as usize).and_then(|op| op.rest.as_mut());
+            if let Some(((from, _), rooms)) = rest.zip(rooms) {
+                from.offset = rooms.room(me, number);
             }
+            if self.mutant.is("post-gives-rooms-back-early") {
+                self.vacate(at);
+            }
+            return self.fetch(at);
         }
-        if is_get {
-            self.fetch(at);
-        } else {
-            self.finish(at, reply.how.map_err(|(status, reason)| Failure { status, reason }));
-        }
+        self.vacate(at);
+        self.finish(at, reply.how.map_err(|(status, reason)| Failure { status, reason }));
         self.ask(heap, member);
+    }
+
+    /// Gives an operation's place to another request. Of a get its room goes with it, so it is given back when the bytes have come.
+    fn vacate(&mut self, at: u32) {
+        let Some(&Op { heap, member, number, .. }) = self.ops.get(at as usize) else { return };
+        let Some((_, asking)) = self.asking(heap, member) else { return };
+        if let Some(place) =
+            asking.places.get_mut((number % POST_PLACES) as usize).filter(|place| **place == at)
+        {
+            *place = NONE;
+            asking.under_way -= 1;
+        }
     }
 
     /// Gets what was shown, as far as there is room.
@@ -396,8 +420,10 @@ impl<N: Network> Courier<N> {
             }
         }
         if op.gets == 0 {
-            let how = op.failed.map_or(Ok(0), Err);
+            let (how, heap, member) = (op.failed.map_or(Ok(0), Err), op.heap, op.member);
+            self.vacate(at);
             self.finish(at, how);
+            self.ask(heap, member);
         }
     }
 
@@ -491,7 +517,7 @@ impl<N: Network> Network for Courier<N> {
         let Some(open) = self.posted(from.member, from.heap) else {
             return self.network.get(cookie, from, into);
         };
-        let (heap, len) = (open.part.heap, into.len.min(SHOWN_MAX));
+        let (heap, len) = (open.part.heap, into.len.min(open.part.rooms.room_bytes()));
         let at = self.launch(cookie, (heap, from.member), Ask::Show { addr: from.offset, len });
         if let Some(op) = self.ops.get_mut(at as usize) {
             op.rest = Some((from, Local { len, ..into }));

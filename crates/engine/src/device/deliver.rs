@@ -21,9 +21,9 @@ type Answer = Result<u64, (Status, u32)>;
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Stage {
     Free,
-    /// Bytes are to be moved: from the device, or to it.
+    /// Bytes are to be moved: to the device, or from it to a room.
     Move {
-        shows: bool,
+        room: Option<u64>,
     },
     Moving,
     Reply,
@@ -85,6 +85,11 @@ impl Deliveries {
                 self.end(place);
             }
         }
+    }
+
+    /// Whether nothing that was asked for of a part is under way: its reply has been placed, too.
+    pub(super) fn is_idle(&self, heap: u8) -> bool {
+        !self.all.iter().any(|delivery| delivery.heap == heap && delivery.stage != Stage::Free)
     }
 
     fn grow(&mut self, more: u32) {
@@ -158,7 +163,7 @@ impl Deliveries {
             let Some(request) = Request::from_words(&words, *taken, self.mutant) else { break };
             *taken = taken.wrapping_add(1);
             let heap = part.heap;
-            let (at, stage, how) = look(part, &request.ask, self.mutant);
+            let (at, stage, how) = look(part, (member as u32, request), self.mutant);
             let place = self.begin(heap, Some((member as u32, request.number)), at, stage, how);
             self.advance(network, me, place);
             moved = true;
@@ -173,11 +178,14 @@ impl Deliveries {
             return self.end(place);
         };
         let part = &served.part;
-        if let (Stage::Move { shows }, Some((device, copies))) = (delivery.stage, &part.device) {
+        if let (Stage::Move { room }, Some((device, copies))) = (delivery.stage, &part.device) {
             let (at, len) = delivery.at;
             let cookie = u64::from(delivery.generation) << 32 | u64::from(place);
-            let (from, to) = if shows { (device, &part.memory) } else { (&part.memory, device) };
-            if !copies.begin(cookie, (from, at), (to, at), len) {
+            let (from, to) = match room {
+                Some(room) => ((device, at), (&part.memory, room)),
+                None => ((&part.memory, at), (device, at)),
+            };
+            if !copies.begin(cookie, from, to, len) {
                 return self.todo.push_back(place);
             }
             delivery.stage = Stage::Moving;
@@ -263,27 +271,38 @@ impl Deliveries {
             }
         }
         for (heap, at) in words {
-            let place = self.begin(heap, None, (at, 8), Stage::Move { shows: false }, Ok(0));
+            let place = self.begin(heap, None, (at, 8), Stage::Move { room: None }, Ok(0));
             self.todo.push_back(place);
         }
     }
 }
 
 /// What is to be moved for a request, and what is to be replied.
-fn look(part: &Part, ask: &Ask, mutant: Mutant) -> ((u64, u64), Stage, Answer) {
+fn look(
+    part: &Part,
+    (member, Request { number, ask }): (Member, Request),
+    mutant: Mutant,
+) -> ((u64, u64), Stage, Answer) {
     let refused = ((0, 0), Stage::Reply, Err((Status::Access, 0)));
     let Some((device, _)) = &part.device else { return refused };
     let inside = |addr, len| device.checked(addr, len).is_ok() || mutant.is("post-bounds-unchecked");
-    match *ask {
-        Ask::Bring { addr, len } if inside(addr, len) => ((addr, len), Stage::Move { shows: false }, Ok(0)),
-        Ask::Show { addr, len } if inside(addr, len) => ((addr, len), Stage::Move { shows: true }, Ok(0)),
+    match ask {
+        Ask::Bring { addr, len } if inside(addr, len) => ((addr, len), Stage::Move { room: None }, Ok(0)),
+        Ask::Show { addr, len } if inside(addr, len) && len <= part.rooms.room_bytes() => {
+            ((addr, len), Stage::Move { room: Some(room_of(part, (member, number), addr, mutant)) }, Ok(0))
+        }
         Ask::Change { addr, action } if inside(addr, 8) => {
             let Some(atomic) = Atomic::new(Type::U64, action, true) else { return refused };
             match part.memory.update(addr, |old| atomic.apply(old, mutant)) {
-                Ok(old) => ((addr, 8), Stage::Move { shows: false }, Ok(old)),
+                Ok(old) => ((addr, 8), Stage::Move { room: None }, Ok(old)),
                 Err(_) => refused,
             }
         }
         Ask::Bring { .. } | Ask::Show { .. } | Ask::Change { .. } => refused,
     }
+}
+
+/// Where a request's bytes are shown.
+fn room_of(part: &Part, (member, number): (Member, u64), addr: u64, mutant: Mutant) -> u64 {
+    if mutant.is("post-shows-where-puts-land") { addr } else { part.rooms.room(member, number) }
 }

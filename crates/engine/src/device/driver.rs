@@ -210,7 +210,7 @@ impl<N: Network + 'static> Queues<N> {
     /// # Errors
     /// [`QueuesError`].
     pub fn for_device(network: N, queues: u32, device: Device, mutant: Mutant) -> Result<Self, QueuesError> {
-        Self::drive(Executor::for_device(network, queues, device, mutant)?, Mode::Device, mutant)
+        Self::drive(Executor::for_device(network, queues, &device, mutant)?, Mode::Device, mutant)
     }
 
     /// Queues whose producers are threads of other processes of the host, executed by a thread ([`Mode::Device`]): at most so many, none deeper than `deepest`, in a memory file
@@ -245,6 +245,10 @@ impl<N: Network + 'static> Queues<N> {
         Ok(Self { shared, thread })
     }
 
+    pub(super) fn mutant(&self) -> Mutant {
+        self.shared.mutant
+    }
+
     /// Calls the executor, between two passes.
     pub fn with<T>(&self, f: impl FnOnce(&mut Executor<N>) -> T) -> T {
         self.shared.with(f)
@@ -270,6 +274,59 @@ impl<N: Network + 'static> Queues<N> {
     /// [`Executor::end_queue`].
     pub fn end_queue(&self, number: u32) {
         self.with(|executor| executor.end_queue(number));
+        self.drop_retired();
+    }
+
+    /// [`Executor::make_lane`]; the memory is pinned, and freed if there is no lane, while the executor is another's.
+    ///
+    /// # Errors
+    /// [`QueueError`].
+    pub fn lane(&self, device: &Device, depth: u32, first: u64) -> Result<[u32; 2], QueueError> {
+        let bytes = Executor::<N>::lane_bytes(depth)?;
+        let pinned = [device.pinned(bytes)?, device.pinned(bytes)?];
+        let made = self.with(|executor| executor.make_lane(depth, first, &pinned));
+        self.drop_retired();
+        made
+    }
+
+    /// Waits until all that was submitted to these queues is complete, at most so long; ends them, and waits until nothing that they have begun is under way,
+    /// at most `last` longer. Whether nothing is. To be called when nobody posts to them any more.
+    pub fn finish(&self, numbers: &[u32], limit: Duration, last: Duration) -> bool {
+        self.wait_until(limit, |executor| numbers.iter().all(|&number| executor.is_through(number)));
+        self.with(|executor| numbers.iter().for_each(|&number| executor.end_queue(number)));
+        let until = Instant::now() + last;
+        let mut ends =
+            self.wait_until(last, |executor| !numbers.iter().any(|&number| executor.is_ending(number)));
+        self.drop_retired();
+        // Counters that queues have raised, and error words that they have set, are no entry's.
+        let begun = self.with(|executor| executor.begun());
+        let last = until.saturating_duration_since(Instant::now());
+        ends &= self.wait_until(last, |executor| !executor.is_any_begun(&begun));
+        ends
+    }
+
+    /// Has the executor go on until something is so, at most so long. Whether it is.
+    pub fn wait_until(&self, limit: Duration, mut is_so: impl FnMut(&mut Executor<N>) -> bool) -> bool {
+        let until = Instant::now() + limit;
+        loop {
+            let done = self.with(|executor| {
+                is_so(executor) || {
+                    executor.pass();
+                    executor.serve();
+                    is_so(executor)
+                }
+            });
+            if done || Instant::now() >= until {
+                return done;
+            }
+            std::thread::yield_now();
+        }
+    }
+
+    /// Frees the memory of queues that are gone, while the executor is another's: a driver may wait for a kernel first, which may wait for entries.
+    fn drop_retired(&self) {
+        let retired = self.with(Executor::take_retired);
+        drop(retired);
     }
 
     /// The queue of a number, such as a companion.

@@ -8,14 +8,17 @@ use std::time::{Duration, Instant};
 use trunkline_devq::drain::BATCH;
 use trunkline_devq::view::Own;
 use trunkline_devq::{BellPage, Drain, Memory as _, Queue, Rules, Slots, View};
-use trunkline_mem::gpu::{CallError, Device};
+use trunkline_mem::gpu::{CallError, Device, Pinned};
 use trunkline_mem::{Memory, Shared};
 use trunkline_proto::mutant::Mutant;
-use trunkline_proto::wire::devq::{Aborted, Bells, Companion, Poison, Shape, Status};
+use trunkline_proto::wire::devq::{
+    Aborted, Bells, Companion, Frontier, POST_PLACES, Poison, PostRooms, Shape, ShapeError, Status,
+    at as words_at, is_before,
+};
 
 use crate::device::network::Network;
 use crate::device::numbers::{Number, Numbers};
-use crate::device::port::Jobs;
+use crate::device::port::{Begun, Jobs};
 use crate::device::processes::{File, Owned, companion_of};
 use crate::device::region::{Far, Key, Region};
 use crate::device::words::Words;
@@ -59,6 +62,8 @@ pub struct Executor<N> {
     numbers: Numbers,
     /// Queues that have been given back, and are not gone yet.
     ending: Vec<u32>,
+    /// Those that are gone, whose memory the caller frees: a driver may wait for a kernel first, which may wait for this executor.
+    retired: Vec<Queue<Words>>,
     /// Where queues lie whose producers are no threads of this process.
     room: Option<Room>,
     watched: Vec<Watched>,
@@ -76,7 +81,7 @@ pub struct Executor<N> {
 #[derive(Debug)]
 enum Room {
     /// Pinned memory of the host, which a device sees. Where it finds the page of doorbells, and each queue, by number.
-    Device { device: Device, page: u64, queues: Vec<u64> },
+    Device { page: u64, queues: Vec<u64> },
     /// A memory file, which other processes map.
     File(File),
 }
@@ -86,7 +91,7 @@ enum Room {
 pub enum QueueError {
     /// It cannot be.
     #[error(transparent)]
-    Shape(#[from] trunkline_proto::wire::devq::ShapeError),
+    Shape(#[from] ShapeError),
     /// There are as many as doorbells; some have to be given back first ([`Executor::end_queue`]).
     #[error("all {0} queues of this executor are in use")]
     Full(u32),
@@ -122,11 +127,11 @@ impl<N: Network> Executor<N> {
     ///
     /// # Errors
     /// [`QueueError`].
-    pub fn for_device(network: N, queues: u32, device: Device, mutant: Mutant) -> Result<Self, QueueError> {
+    pub fn for_device(network: N, queues: u32, device: &Device, mutant: Mutant) -> Result<Self, QueueError> {
         let queues = queues.clamp(1, trunkline_proto::wire::devq::BELLS_MAX);
         let pinned = device.pinned(Bells::new(queues)?.by_bytes().bytes() as usize)?;
         let page = BellPage::create_for_devices(Words::of(pinned.memory().clone()), queues, mutant)?;
-        let room = Room::Device { device, page: pinned.at(), queues: Vec::new() };
+        let room = Room::Device { page: pinned.at(), queues: Vec::new() };
         Ok(Self::with(network, page, Some(room), mutant))
     }
 
@@ -168,6 +173,7 @@ impl<N: Network> Executor<N> {
             directory,
             numbers: Numbers::default(),
             ending: Vec::new(),
+            retired: Vec::new(),
             room,
             watched,
             owned,
@@ -186,23 +192,55 @@ impl<N: Network> Executor<N> {
         if matches!(self.room, Some(Room::Device { .. })) {
             return Err(QueueError::Device);
         }
-        self.make(depth, first)
+        self.make(depth, first, None)
+    }
+
+    /// Bytes of a queue for threads of a device.
+    ///
+    /// # Errors
+    /// [`QueueError::Shape`].
+    pub fn lane_bytes(depth: u32) -> Result<usize, ShapeError> {
+        Ok(Shape::new(depth, 0, 0, 0)?.for_device().bytes() as usize)
     }
 
     /// Makes a queue for threads of a device, and its companion, which it has from the beginning: a kernel that is under way keeps new memory from
-    /// being pinned. Their numbers.
+    /// being pinned. Each lies in pinned memory of [`lane_bytes`](Self::lane_bytes) that the caller has allocated. Their numbers.
     ///
     /// # Errors
-    /// [`QueueError`].
-    pub fn make_lane(&mut self, depth: u32, first: u64) -> Result<[u32; 2], QueueError> {
-        if !matches!(self.room, Some(Room::Device { .. })) {
+    /// [`QueueError`]; then neither is left.
+    pub fn make_lane(
+        &mut self,
+        depth: u32,
+        first: u64,
+        pinned: &[Pinned; 2],
+    ) -> Result<[u32; 2], QueueError> {
+        let bytes = Self::lane_bytes(depth)?;
+        let is_large = pinned.iter().all(|pinned| pinned.memory().len() >= bytes);
+        if !matches!(self.room, Some(Room::Device { .. })) || !is_large {
             return Err(QueueError::Device);
         }
-        let (queue, companion) = (self.make(depth, first)?, self.make(depth, first)?);
-        let [number, of] = [&queue, &companion].map(|queue| queue.shape().number());
+        let [own, beside] = pinned;
+        let queue = self.make(depth, first, Some(own))?;
+        let number = queue.shape().number();
+        let companion = match self.make(depth, first, Some(beside)) {
+            Ok(companion) => companion,
+            Err(error) => {
+                if !self.mutant.is("dev-keeps-half-a-lane") {
+                    self.end_queue(number);
+                }
+                return Err(error);
+            }
+        };
+        let of = companion.shape().number();
         queue.answer(Companion::Queue(of));
         self.companions.insert(number, of);
         Ok([number, of])
+    }
+
+    /// Queues that there are, companions included.
+    #[must_use]
+    pub fn queue_count(&self) -> usize {
+        self.directory.lock().unwrap_or_else(PoisonError::into_inner).len()
     }
 
     /// What a kernel is given of such a queue; `own` is where the words lie that its device's threads change. `None`: there is no such queue.
@@ -216,10 +254,10 @@ impl<N: Network> Executor<N> {
         View::new(&shape, at, self.page.bells(), *page, Some(own))
     }
 
-    fn make(&mut self, depth: u32, first: u64) -> Result<Queue<Words>, QueueError> {
+    fn make(&mut self, depth: u32, first: u64, pinned: Option<&Pinned>) -> Result<Queue<Words>, QueueError> {
         let taken = self.numbers.take(self.page.count()).ok_or(QueueError::Full(self.page.count()))?;
         let Number { number, epoch, window } = taken;
-        let made = self.create(depth, (number, epoch), first);
+        let made = self.create(depth, (number, epoch), first, pinned);
         let queue = made.inspect_err(|_| self.numbers.untake(taken))?;
         self.jobs.grow(WINDOW.min(depth).saturating_sub(window));
         // An atomic is held until the writes before it are placed, whatever the network promises.
@@ -237,12 +275,13 @@ impl<N: Network> Executor<N> {
         depth: u32,
         (number, epoch): (u32, u32),
         first: u64,
+        pinned: Option<&Pinned>,
     ) -> Result<Queue<Words>, QueueError> {
         let shape = Shape::new(depth, number, epoch, number)?;
         let (shape, words, in_file) = match &mut self.room {
             None => (shape, Words::heap(shape.bytes()), None),
-            Some(Room::Device { device, queues, .. }) => {
-                let pinned = device.pinned(shape.for_device().bytes() as usize)?;
+            Some(Room::Device { queues, .. }) => {
+                let pinned = pinned.ok_or(QueueError::Device)?;
                 let at = number as usize;
                 queues.resize(queues.len().max(at + 1), 0);
                 queues[at] = pinned.at();
@@ -258,6 +297,49 @@ impl<N: Network> Executor<N> {
             file.tell(number, at);
         }
         Ok(queue)
+    }
+
+    /// Whether all that producers have submitted to a queue and its companion has completed, or will not be executed. A device has its producers' words in its
+    /// own memory: how much it has submitted its doorbell says.
+    #[must_use]
+    pub fn is_through(&self, number: u32) -> bool {
+        let directory = self.directory.lock().unwrap_or_else(PoisonError::into_inner);
+        let both = [Some(number), self.companions.get(&number).copied()];
+        both.into_iter().flatten().filter_map(|number| directory.get(&number)).all(|queue| {
+            if queue.aborted().is_some() || queue.fault().is_some() {
+                return true;
+            }
+            let word = |at| queue.words().load(at, std::sync::atomic::Ordering::Acquire);
+            let by_bell = queue.shape().is_for_device() && !self.mutant.is("dev-settles-by-the-hosts-words");
+            let submitted =
+                if by_bell { self.page.look(queue.shape().bell()) } else { word(words_at::SUBMITTED) };
+            !is_before(Frontier(word(words_at::FRONTIER)).near(submitted), submitted)
+        })
+    }
+
+    /// Whether a queue that is ended has something under way, or its companion.
+    #[must_use]
+    pub fn is_ending(&self, number: u32) -> bool {
+        let companion = self.companions.get(&number);
+        self.ending.contains(&number) || companion.is_some_and(|companion| self.ending.contains(companion))
+    }
+
+    /// All that has begun and not ended, of whichever queue and of none.
+    #[must_use]
+    pub fn begun(&self) -> Vec<Begun> {
+        self.jobs.begun()
+    }
+
+    /// Whether any of it has not ended.
+    #[must_use]
+    pub fn is_any_begun(&self, begun: &[Begun]) -> bool {
+        begun.iter().any(|begun| self.jobs.is_begun(*begun))
+    }
+
+    /// Queues that are gone, for the caller to drop once the executor is another's again.
+    #[must_use]
+    pub fn take_retired(&mut self) -> Vec<Queue<Words>> {
+        std::mem::take(&mut self.retired)
     }
 
     /// Ends a queue and its companion, as an abort does, with the status of a reservation that was abandoned: whoever still waits there hears of it. Once nothing of it is under way
@@ -292,7 +374,7 @@ impl<N: Network> Executor<N> {
     /// Forgets queues of which nothing is under way any more.
     #[cold]
     fn retire(&mut self) {
-        let Self { ending, drain, directory, companions, owned, numbers, room, mutant, .. } = self;
+        let Self { ending, retired, drain, directory, companions, owned, numbers, room, mutant, .. } = self;
         ending.retain(|&number| {
             if !drain.remove(number) {
                 return true;
@@ -304,7 +386,10 @@ impl<N: Network> Executor<N> {
             if let Some(Room::File(file)) = room {
                 file.tell(number, 0);
             }
-            let shape = queue.map(|queue| *queue.shape());
+            let shape = queue.as_ref().map(|queue| *queue.shape());
+            if let Some(Room::Device { .. }) = room {
+                retired.extend(queue);
+            }
             if let Some(shape) = shape.filter(|_| !mutant.is("dev-keeps-numbers")) {
                 let (epoch, window) = (shape.epoch().wrapping_add(1), WINDOW.min(shape.depth()));
                 let epoch = if mutant.is("dev-epochs-stay") { shape.epoch() } else { epoch };
@@ -327,6 +412,12 @@ impl<N: Network> Executor<N> {
     /// Takes a region of this process on.
     pub fn add_region(&mut self, region: Region) -> Option<Key> {
         self.jobs.regions.add(region)
+    }
+
+    /// Says where a region's bytes lie on their way out ([`Regions::add_rooms`](super::region::Regions::add_rooms)), and makes room for what they begin.
+    pub fn add_rooms(&mut self, key: Key, rooms: PostRooms) -> Option<()> {
+        self.jobs.grow(POST_PLACES as u32);
+        self.jobs.regions.add_rooms(key, rooms)
     }
 
     /// Ends a region: entries that name it fail. What has begun on it is to be complete.

@@ -32,6 +32,20 @@ pub struct Lanes {
     numbers: Vec<[u32; 2]>,
 }
 
+/// Lanes that are made: dropped, their queues are given back.
+struct Making<'q, N: Network + 'static> {
+    queues: &'q Queues<N>,
+    numbers: Vec<[u32; 2]>,
+}
+
+impl<N: Network + 'static> Drop for Making<'_, N> {
+    fn drop(&mut self) {
+        if !self.queues.mutant().is("dev-keeps-lanes-that-failed") {
+            self.numbers.iter().for_each(|&[number, _]| self.queues.end_queue(number));
+        }
+    }
+}
+
 /// There are no lanes.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum LanesError {
@@ -60,10 +74,12 @@ impl Lanes {
         let count = u64::from(lanes) * 2;
         let own = device.allocate((count * OWN_BYTES) as usize)?;
         let views = device.allocate((count * VIEW_BYTES) as usize)?;
-        let numbers = (0..lanes).map(|_| queues.with(|executor| executor.make_lane(depth, first)));
-        let numbers: Vec<[u32; 2]> = numbers.collect::<Result<_, _>>()?;
+        let mut making = Making { queues, numbers: Vec::with_capacity(lanes as usize) };
+        for _ in 0..lanes {
+            making.numbers.push(queues.lane(device, depth, first)?);
+        }
         for which in [0, 1] {
-            for (lane, of) in (0_u64..).zip(&numbers) {
+            for (lane, of) in (0_u64..).zip(&making.numbers) {
                 let at = which as u64 * u64::from(lanes) + lane;
                 let words = own.addr() as u64 + at * OWN_BYTES;
                 let shared = Own { words, claims: words + WORDS_BYTES };
@@ -75,9 +91,11 @@ impl Lanes {
         }
         let channels = device.allocate((u64::from(blocks) * channel_bytes(lanes)) as usize)?;
         let groups = device.allocate((u64::from(blocks) * GROUP_BYTES) as usize)?;
-        let made =
-            Self { device: device.clone(), views, _own: own, channels, groups, blocks, first, numbers };
+        let device = device.clone();
+        let numbers = making.numbers.clone();
+        let made = Self { device, views, _own: own, channels, groups, blocks, first, numbers };
         made.begin_channels()?;
+        making.numbers.clear();
         Ok(made)
     }
 

@@ -11,9 +11,9 @@ use trunkline_proto::rma::atomic::Action;
 use trunkline_proto::wire::devq::{Atomic, Count, Entry, Local, Remote, Status, Work};
 
 use crate::device::network::{Carried, Ended, Failure, Network, Place};
-use crate::device::region::{Copies, Found, Regions};
+use crate::device::region::{Copies, Found, Regions, RoomTaken};
 use crate::device::rest::{Ready, Rest, bring, copy, get, put};
-use crate::rma::{Member, Source};
+use crate::rma::{self, Member, Source};
 
 mod slots;
 
@@ -30,8 +30,10 @@ struct Flight {
     generation: u32,
     /// It has begun and not ended.
     is_out: bool,
-    /// The entry, by queue and index; nothing for what no entry waits for.
-    of: Option<(u32, u64)>,
+    /// Who hears of its end.
+    of: Whose,
+    /// Where its bytes lie on their way out.
+    room: Option<RoomTaken>,
     rest: Rest,
     /// What follows when all of that has ended well: bytes of a device go to the network, and come from it, by way of the host.
     then: Rest,
@@ -46,6 +48,21 @@ struct Flight {
     /// The error word that it sets.
     poison: Option<(Place, u64)>,
 }
+
+/// Who hears of the end of something.
+#[derive(Clone, Copy, Debug)]
+enum Whose {
+    /// Nobody.
+    Nobody,
+    /// An entry, by queue and index.
+    Entry(u32, u64),
+    /// What it is a piece of: by its place, and which use of that.
+    Piece(u32, u32),
+}
+
+/// Something that has begun: its place, and which use of it.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Begun(u32, u32);
 
 /// All entries that have begun and not ended.
 #[derive(Debug)]
@@ -117,6 +134,26 @@ impl<N: Network> Jobs<N> {
         self.free.len() == self.flights.len()
     }
 
+    /// All that has begun and not ended.
+    #[must_use]
+    pub fn begun(&self) -> Vec<Begun> {
+        let out = (0..).zip(&self.flights).filter(|(_, flight)| flight.is_out);
+        out.map(|(at, flight)| Begun(at, flight.generation)).collect()
+    }
+
+    /// Whether something of these has not ended.
+    #[must_use]
+    pub fn is_begun(&self, Begun(at, generation): Begun) -> bool {
+        let flight = self.flights.get(at as usize);
+        flight.is_some_and(|flight| flight.is_out && flight.generation == generation)
+    }
+
+    /// Streams of copies that something is under way on.
+    #[must_use]
+    pub const fn copier_count(&self) -> usize {
+        self.copiers.len()
+    }
+
     /// Goes on with what is under way. Whether anything moved.
     pub fn go_on(&mut self) -> bool {
         let mut ended = std::mem::take(&mut self.ended);
@@ -151,6 +188,10 @@ impl<N: Network> Jobs<N> {
             copies.ended(&mut copied);
             *under_way -= (copied.len() - before).min(*under_way as usize) as u32;
         }
+        // A region that has ended gives its stream back.
+        if !self.mutant.is("dev-keeps-streams-of-copies") {
+            self.copiers.retain(|(_, under_way)| *under_way > 0);
+        }
         let moved = !copied.is_empty();
         for (cookie, how) in copied.drain(..) {
             let failed = |reason| Failure { status: Status::Network, reason };
@@ -161,7 +202,7 @@ impl<N: Network> Jobs<N> {
     }
 
     /// Begins something; its place among what is under way.
-    fn launch(&mut self, of: Option<(u32, u64)>, rest: Rest) -> Option<u32> {
+    fn launch(&mut self, of: Whose, rest: Rest) -> Option<u32> {
         if self.free.is_empty() {
             // There is a place for each entry; what sets error words may come on top.
             self.grow(64);
@@ -179,11 +220,13 @@ impl<N: Network> Jobs<N> {
 
     /// Begins as much as there is room for.
     fn advance(&mut self, at: u32) {
-        let Some(flight) = self.flights.get_mut(at as usize) else { return };
-        let cookie = u64::from(flight.generation) << 32 | u64::from(at);
         loop {
+            let staged = self.begin_piece(at);
+            let Some(flight) = self.flights.get_mut(at as usize) else { return };
+            let cookie = u64::from(flight.generation) << 32 | u64::from(at);
             let (carried, whole) = match &flight.rest {
                 Rest::Nothing => break,
+                Rest::Staged { from, .. } => (staged, from.len),
                 Rest::Put { to, from } => (self.network.put(cookie, *to, Source::Heap(*from)), from.len),
                 Rest::Inline { to, bytes } => {
                     (self.network.put(cookie, *to, Source::Bytes(bytes.bytes())), 0)
@@ -219,6 +262,36 @@ impl<N: Network> Jobs<N> {
             }
         }
         self.finish(at);
+    }
+
+    /// Begins to copy the next piece of a device's bytes to a room, and then to put it, if a room is free.
+    fn begin_piece(&mut self, at: u32) -> Carried {
+        let Some(flight) = self.flights.get(at as usize) else { return Carried::Busy };
+        let Rest::Staged { to, copies, memory, words, from } = &flight.rest else { return Carried::Busy };
+        let (to, from, of) = (*to, *from, Whose::Piece(at, flight.generation));
+        let (copies, memory, words) = (Arc::clone(copies), memory.clone(), words.clone());
+        let Some((room, mut beside, most)) = self.regions.take_room(self.me, from.heap) else {
+            let has_none = !self.regions.has_rooms(from.heap);
+            return if has_none { Carried::Failed(Failure::of(Status::Access)) } else { Carried::Busy };
+        };
+        let mut len = from.len.min(most);
+        if self.mutant.is("dev-stages-where-puts-land") {
+            (beside, len) = (from.offset, from.len);
+        }
+        let copy = Rest::Copy { copies, from: (memory, from.offset), to: (words, beside), len };
+        let put = Rest::Put { to, from: rma::Local { offset: beside, len, ..from } };
+        let is_wrong = self.mutant.is("dev-sends-before-it-copies");
+        let (first, then) = if is_wrong { (put, copy) } else { (copy, put) };
+        let Some(piece) = self.launch(of, first) else { return Carried::Busy };
+        if let Some(flight) = self.flights.get_mut(piece as usize) {
+            flight.then = then;
+            flight.room = Some(room).filter(|_| !self.mutant.is("dev-gives-rooms-back-early"));
+        }
+        if self.mutant.is("dev-gives-rooms-back-early") {
+            self.regions.give_room(room);
+        }
+        self.advance(piece);
+        Carried::Begun(len)
     }
 
     /// A piece has ended, and brings a value if that is its to bring.
@@ -258,7 +331,8 @@ impl<N: Network> Jobs<N> {
             return;
         }
         let (poison, failed) = (flight.poison.take(), flight.failed);
-        if let Some((queue, index)) = flight.of {
+        let (of, room) = (flight.of, flight.room.take());
+        if let Whose::Entry(queue, index) = of {
             let outcome = match failed {
                 None => Outcome::Done(flight.value),
                 Some(Failure { status, reason }) => Outcome::Failed { status, reason },
@@ -277,6 +351,11 @@ impl<N: Network> Jobs<N> {
             && failed.is_some()
         {
             self.say_poison(place, word);
+        }
+        room.into_iter().for_each(|room| self.regions.give_room(room));
+        if let Whose::Piece(whole, generation) = of {
+            let cookie = u64::from(generation) << 32 | u64::from(whole);
+            self.on_ended(cookie, failed.map_or(Ok(None), Err));
         }
     }
 
@@ -474,7 +553,7 @@ impl<N: Network> Port for Jobs<N> {
             Ok(Ready::Done(value)) => Some(Outcome::Done(value)),
             Err(status) => Some(Outcome::Failed { status, reason: 0 }),
             Ok(Ready::Changed(rest, value)) => {
-                let at = self.launch(Some((queue, index)), rest)?;
+                let at = self.launch(Whose::Entry(queue, index), rest)?;
                 if let Some(flight) = self.flights.get_mut(at as usize) {
                     flight.value = value;
                 }
@@ -482,9 +561,7 @@ impl<N: Network> Port for Jobs<N> {
                 None
             }
             Ok(Ready::Both(first, then)) => {
-                let is_wrong = self.mutant.is("dev-sends-before-it-copies");
-                let (first, then) = if is_wrong { (then, first) } else { (first, then) };
-                let at = self.launch(Some((queue, index)), first)?;
+                let at = self.launch(Whose::Entry(queue, index), first)?;
                 if let Some(flight) = self.flights.get_mut(at as usize) {
                     flight.then = then;
                 }
@@ -493,8 +570,8 @@ impl<N: Network> Port for Jobs<N> {
             }
             Ok(Ready::Later(rest, steps)) => {
                 let unwaited = self.mutant.is("dev-signal-before-data")
-                    && matches!(rest, Rest::Put { .. } | Rest::Copy { .. });
-                let of = if unwaited { None } else { Some((queue, index)) };
+                    && matches!(rest, Rest::Put { .. } | Rest::Copy { .. } | Rest::Staged { .. });
+                let of = if unwaited { Whose::Nobody } else { Whose::Entry(queue, index) };
                 let at = self.launch(of, rest)?;
                 if let Some(flight) = self.flights.get_mut(at as usize) {
                     flight.steps = steps;
@@ -511,7 +588,8 @@ impl Flight {
     const NONE: Self = Self {
         generation: 0,
         is_out: false,
-        of: None,
+        of: Whose::Nobody,
+        room: None,
         rest: Rest::Nothing,
         then: Rest::Nothing,
         under_way: 0,

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use trunkline_mem::Memory;
 use trunkline_proto::mutant::Mutant;
-use trunkline_proto::wire::devq::Status;
+use trunkline_proto::wire::devq::{POST_PLACES, PostRooms, Status};
 
 use crate::rma::Member;
 
@@ -98,8 +98,8 @@ pub struct Region {
     pub copies: Option<Arc<dyn Copies>>,
     /// Where the CPU does not touch it: as many bytes of the host in which entries change its words, and from which [`Region::copies`] then brings
     /// them. So entries alone change those, and all executors that do have the same bytes here. Without it no word of it changes. If the heap is these
-    /// bytes, what is put from the region to other processes, and got from them, goes by way of them: bytes that are, hold no words. What
-    /// others put comes to these bytes, and not to the region.
+    /// bytes, what is got from other processes comes by way of them: bytes that are, hold no words. What others put comes to these bytes, and not to the
+    /// region. What is put from the region to other processes goes by way of rooms there ([`Regions::add_rooms`]).
     pub words: Option<Memory>,
 }
 
@@ -157,11 +157,22 @@ pub enum Found<'a> {
     },
 }
 
+/// A room that is taken.
+#[derive(Clone, Copy, Debug)]
+pub struct RoomTaken {
+    heap: u8,
+    generation: u32,
+    number: u64,
+}
+
 #[derive(Debug, Default)]
 struct Own {
     /// Of the region that is there, or was last.
     generation: u32,
     region: Option<Region>,
+    /// Rooms for bytes on their way out, and which of them are taken, a bit each.
+    rooms: Option<PostRooms>,
+    taken: u64,
 }
 
 /// All regions that entries may name.
@@ -189,7 +200,7 @@ impl Regions {
         let own = self.own.get_mut(at).filter(|own| own.region.is_none())?;
         let generation = own.generation.checked_add(1).filter(|&next| next <= Key::GENERATION_MAX)?;
         let key = Key::new(region.heap, generation);
-        *own = Own { generation, region: Some(region) };
+        *own = Own { generation, region: Some(region), rooms: None, taken: 0 };
         Some(key)
     }
 
@@ -200,6 +211,42 @@ impl Regions {
             return None;
         }
         own.region.take()
+    }
+
+    /// Says where a region's bytes lie on their way out, in [`Region::words`]; `None` if there is none of that key.
+    pub fn add_rooms(&mut self, key: Key, rooms: PostRooms) -> Option<()> {
+        let own = self.own.get_mut(usize::from(key.number()));
+        let own = own.filter(|own| own.generation == key.generation() && own.region.is_some())?;
+        own.rooms = Some(rooms);
+        Some(())
+    }
+
+    /// Takes a room of a region for what it puts to others: which, where, and how many bytes it has. `None`: not now.
+    pub fn take_room(&mut self, me: Member, heap: u8) -> Option<(RoomTaken, u64, u64)> {
+        let own = self.own.get_mut(usize::from(heap))?;
+        let rooms = own.rooms?;
+        let number = u64::from(own.taken.trailing_ones());
+        if number >= POST_PLACES {
+            return None;
+        }
+        own.taken |= 1 << number;
+        Some((
+            RoomTaken { heap, generation: own.generation, number },
+            rooms.room(me, number),
+            rooms.room_bytes(),
+        ))
+    }
+
+    /// Gives it back.
+    pub fn give_room(&mut self, RoomTaken { heap, generation, number }: RoomTaken) {
+        let own = self.own.get_mut(usize::from(heap)).filter(|own| own.generation == generation);
+        own.into_iter().for_each(|own| own.taken &= !(1 << number));
+    }
+
+    /// Whether a region's bytes have rooms on their way out.
+    #[must_use]
+    pub fn has_rooms(&self, heap: u8) -> bool {
+        self.own.get(usize::from(heap)).is_some_and(|own| own.rooms.is_some())
     }
 
     /// A member has told of a region. It takes the place of an earlier one of its number.

@@ -15,11 +15,37 @@ use crate::rma::Local;
 #[derive(Clone, Debug)]
 pub(super) enum Rest {
     Nothing,
-    Put { to: Place, from: Local },
-    Inline { to: Place, bytes: Inline },
-    Get { from: Place, into: Local },
-    Copy { copies: Arc<dyn Copies>, from: (Memory, u64), to: (Memory, u64), len: u64 },
-    Atomic { at: Place, action: Action, fetches: bool },
+    Put {
+        to: Place,
+        from: Local,
+    },
+    /// Bytes of a device, piece by piece: each is copied to a room and put from there.
+    Staged {
+        to: Place,
+        copies: Arc<dyn Copies>,
+        memory: Memory,
+        words: Memory,
+        from: Local,
+    },
+    Inline {
+        to: Place,
+        bytes: Inline,
+    },
+    Get {
+        from: Place,
+        into: Local,
+    },
+    Copy {
+        copies: Arc<dyn Copies>,
+        from: (Memory, u64),
+        to: (Memory, u64),
+        len: u64,
+    },
+    Atomic {
+        at: Place,
+        action: Action,
+        fetches: bool,
+    },
 }
 
 /// What is known of an entry once it was looked at.
@@ -36,7 +62,7 @@ impl Rest {
     /// So many bytes have begun.
     pub(super) fn shrink(&mut self, bytes: u64) {
         let left = match self {
-            Self::Put { to, from } => {
+            Self::Put { to, from } | Self::Staged { to, from, .. } => {
                 (to.offset, from.offset, from.len) =
                     (to.offset + bytes, from.offset + bytes, from.len - bytes);
                 from.len
@@ -87,14 +113,12 @@ pub(super) fn copy(
 
 /// Bytes of a region to the network.
 pub(super) fn put(source: &Region, from: u64, to: Place, len: u64) -> Ready {
-    let put = Rest::Put { to, from: Local { heap: source.heap, offset: from, len } };
-    match staged(source) {
-        Some((copies, words)) => {
-            let (from, to) = ((source.memory.clone(), from), (words, from));
-            Ready::Both(Rest::Copy { copies, from, to, len }, put)
-        }
-        None => Ready::Later(put, None),
-    }
+    let from = Local { heap: source.heap, offset: from, len };
+    let rest = match staged(source) {
+        Some((copies, words)) => Rest::Staged { to, copies, memory: source.memory.clone(), words, from },
+        None => Rest::Put { to, from },
+    };
+    Ready::Later(rest, None)
 }
 
 /// Bytes from the network to a region.

@@ -4,7 +4,7 @@ use trunkline_engine::device::{Carried, Courier, Ended, Network, Part, Peer, Pla
 use trunkline_engine::rma::{Local as Heap, Source};
 use trunkline_mem::Memory;
 use trunkline_proto::rma::atomic::Action;
-use trunkline_proto::wire::devq::Status;
+use trunkline_proto::wire::devq::{PostRooms, Status};
 
 use crate::ranks::planted;
 
@@ -56,9 +56,10 @@ impl Network for Mute {
 }
 
 fn part(heap: u8) -> Part {
-    let memory = Memory::heap((BOXES + Part::boxes_bytes(RANKS)) as usize);
+    let rooms = PostRooms::new(BOXES + Part::boxes_bytes(RANKS), RANKS as u32, BOXES);
+    let memory = Memory::heap((rooms.room(0, 0) + rooms.bytes()) as usize);
     let peer = |is_posted| Peer { heap, is_posted, slots: Vec::new() };
-    Part { heap, memory, boxes: BOXES, device: None, peers: vec![peer(false), peer(true)] }
+    Part { heap, memory, boxes: BOXES, rooms, device: None, peers: vec![peer(false), peer(true)] }
 }
 
 fn bytes(len: u64) -> Heap {

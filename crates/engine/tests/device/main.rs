@@ -14,6 +14,7 @@ mod lost;
 mod many;
 mod mortal;
 mod moves;
+mod orders;
 mod posted;
 mod processes;
 mod ranks;

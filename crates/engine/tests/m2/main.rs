@@ -8,6 +8,7 @@ mod cases;
 mod machine;
 mod network;
 mod posted;
+mod rules;
 mod skip;
 
 use std::path::{Path, PathBuf};
@@ -94,6 +95,9 @@ fn stubbed(test: &str, late: u64) -> Option<(&'static Stub, MutexGuard<'static, 
             stub.tell("stub_late", late);
             stub.tell("stub_fail_copy", 0);
             stub.tell("stub_fail_event", 0);
+            stub.tell("stub_order", 1);
+            stub.tell("stub_waits", 1);
+            stub.tell("stub_fails", 0);
             Some((stub, turn))
         }
         Err(reason) => {

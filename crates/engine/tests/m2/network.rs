@@ -7,6 +7,7 @@ use trunkline_engine::host::UnixHost;
 use trunkline_engine::rma;
 use trunkline_engine::{Nics, Params};
 use trunkline_mem::gpu::Arg;
+use trunkline_proto::wire::devq::PostRooms;
 use trunkline_softnic::{SoftConfig, SoftFabric, WireMode};
 
 use crate::machine::{BYTES, Machine, Place, SLOTS, planted};
@@ -39,7 +40,9 @@ fn over(machine: &Machine, wire: WireMode, place: Place) {
     let [first, second] = jobs.map(Arc::new);
     // Both ranks have a heap of pinned memory: the first's is what the network knows of its region.
     let device = &machine.device;
-    let pinned = [device.pinned(BYTES).unwrap(), device.pinned(BYTES).unwrap()];
+    let rooms = PostRooms::new(BYTES as u64, 1, BYTES as u64);
+    let bytes = BYTES + rooms.bytes() as usize;
+    let pinned = [device.pinned(bytes).unwrap(), device.pinned(bytes).unwrap()];
     let heaps = [&first, &second]
         .into_iter()
         .zip(&pinned)
@@ -63,6 +66,7 @@ fn over(machine: &Machine, wire: WireMode, place: Place) {
     let copies = is_device.then(|| Arc::new(mover.share()) as Arc<dyn Copies>);
     let words = is_device.then(|| pinned[0].memory().clone());
     let key = queues.add_region(Region { memory: memory.clone(), heap: 0, table, copies, words }).unwrap();
+    queues.with(|executor| executor.add_rooms(key, rooms)).unwrap();
     let window = pinned[1].memory();
     let far = served.add_region(Region::of_host(window.clone(), 0, table)).unwrap();
     queues.learn(1, Far::of_host(far, BYTES as u64, table, None));

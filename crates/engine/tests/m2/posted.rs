@@ -12,7 +12,7 @@ use trunkline_engine::host::UnixHost;
 use trunkline_engine::rma::{self, Local, Source};
 use trunkline_engine::{Nics, Params};
 use trunkline_proto::rma::atomic::Action;
-use trunkline_proto::wire::devq::{Ask, PostBox, REQUEST_BYTES, Reply, Request, Status};
+use trunkline_proto::wire::devq::{Ask, PostBox, PostRooms, REQUEST_BYTES, Reply, Request, Status};
 use trunkline_softnic::{SoftConfig, SoftFabric, WireMode};
 
 use crate::cases::each_example;
@@ -88,6 +88,10 @@ impl Network for Late {
 
 const BOXES: u64 = BYTES as u64;
 
+fn rooms(ranks: usize) -> PostRooms {
+    PostRooms::new(BOXES + Part::boxes_bytes(ranks as u64), ranks as u32, BYTES as u64)
+}
+
 fn job(wire: WireMode) -> Over {
     let fabric = SoftFabric::new(SoftConfig { wire, nics: 4, ..SoftConfig::default() }).unwrap();
     let params = Params { mutant: planted(), ..Params::default() };
@@ -100,12 +104,15 @@ fn ranks(machine: &Machine, wire: WireMode, places: &[Place]) -> Vec<Posted> {
     let cards: Vec<_> = jobs.iter().map(|job| job.card()).collect();
     let rank = |(me, job, &place): (u32, &Over, &Place)| {
         job.meet(me, &cards).unwrap();
-        let bytes = BYTES + Part::boxes_bytes(places.len() as u64) as usize;
+        let rooms = rooms(places.len());
+        let bytes = (rooms.room(0, 0) + rooms.bytes()) as usize;
         let pinned = machine.device.pinned(bytes).unwrap();
         assert_eq!(job.add_heap(pinned.memory().clone()).unwrap(), 0);
         let rma = Rma::new(Arc::clone(job)).unwrap();
         let network = Courier::new(Late { rma, held: VecDeque::new() }, planted());
-        Rank::over(machine, network, Plan { place, depth: 32, blocks: 2, ..PLAN }, pinned)
+        let rank = Rank::over(machine, network, Plan { place, depth: 32, blocks: 2, ..PLAN }, pinned);
+        rank.queues.with(|executor| executor.add_rooms(rank.key, rooms)).unwrap();
+        rank
     };
     let all = (0..).zip(&jobs).zip(places).map(|((me, job), place)| (me, job, place));
     let ranks: Vec<Posted> = all.map(rank).collect();
@@ -117,7 +124,8 @@ fn ranks(machine: &Machine, wire: WireMode, places: &[Place]) -> Vec<Posted> {
         };
         let (region, memory, copies) = rank.parts();
         let device = copies.map(|copies| (region, copies));
-        let part = Part { heap: 0, memory, boxes: BOXES, device, peers: places.iter().map(peer).collect() };
+        let (rooms, peers) = (rooms(places.len()), places.iter().map(peer).collect());
+        let part = Part { heap: 0, memory, boxes: BOXES, rooms, device, peers };
         rank.queues.with(|executor| executor.network().open(part));
         for (other, of) in ranks.iter().enumerate().filter(|(other, _)| *other != me) {
             let far = Far::of_host(of.key, BYTES as u64, ErrorTable::default(), None);

@@ -1,7 +1,7 @@
 /* In place of NVIDIA's driver, libcuda.so.1, with a device that has threads of the host in place of its own. A kernel is a function of a library that was compiled from
  * the same source, and runs in a process of its own, which this one starts for it and which has the same addresses. In it the device's memory and the device's
  * view of pinned memory can be touched, and the host's addresses of both cannot; in the process of the test it is the other way round. So whoever uses the
- * other's address dies of it. Copies are made late, when an event has been asked about often enough. */
+ * other's address dies of it. Copies are made late; rules.h has the other rules. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <pthread.h>
@@ -14,6 +14,8 @@
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
+
+#include "rules.h"
 
 typedef uint64_t u64;
 
@@ -35,7 +37,7 @@ static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static __thread void *stack[16];
 static __thread int depth;
 static int primary;
-static u64 late = 3, state = 1, fail_in;
+static u64 late = 3, fail_in;
 static int fail_event;
 static char library[4096]; /* or $STUB_KERNELS */
 static u64 copied, launched;
@@ -65,41 +67,70 @@ u64 stub_copied(void) { return copied; }
 u64 stub_launched(void) { return launched; }
 u64 stub_depth(void) { return (u64)depth; }
 
+/* All streams, also those that were given back while something is on them. */
+static struct stream *streams;
+static void drift(void);
+
+/* A call begins: whether it fails. */
+static int begin(void) {
+    pthread_mutex_lock(&mutex);
+    drift();
+    pthread_mutex_unlock(&mutex);
+    return fails();
+}
+/* A call that gives something back has done so, and may report a failure. */
+static int done(void) { return begin() ? UNKNOWN : OK; }
+
 int cuInit(unsigned flags) {
     pthread_mutex_lock(&mutex);
     if (!device.own)
-        map(&device), map(&pinned);
+        read_rules(), map(&device), map(&pinned);
     pthread_mutex_unlock(&mutex);
-    return flags ? INVALID_VALUE : OK;
+    return begin() ? UNKNOWN : flags ? INVALID_VALUE : OK;
 }
 int cuDriverGetVersion(int *version) { return *version = 12040, OK; }
-int cuDeviceGetCount(int *devices) { return *devices = 1, OK; }
-int cuDeviceGet(int *found, int ordinal) { return *found = ordinal, ordinal ? INVALID_VALUE : OK; }
+int cuDeviceGetCount(int *devices) { return begin() ? UNKNOWN : (*devices = 1, OK); }
+int cuDeviceGet(int *found, int ordinal) { return begin() ? UNKNOWN : (*found = ordinal, ordinal ? INVALID_VALUE : OK); }
 int cuDeviceGetName(char *name, int size, int of) { return snprintf(name, (size_t)size, "stand-in"), of ? INVALID_VALUE : OK; }
 int cuDeviceTotalMem_v2(size_t *bytes, int of) { return *bytes = WINDOW, of ? INVALID_VALUE : OK; }
 /* Compute capability 9.0; virtual memory and 64-bit operations on streams; nothing that a NIC could use. */
 int cuDeviceGetAttribute(int *value, unsigned attribute, int of) {
-    return (void)of, *value = attribute == 75 ? 9 : attribute == 102 || attribute == 122, OK;
+    return (void)of, *value = attribute == 75 ? 9 : attribute == 102 || attribute == 122, begin() ? UNKNOWN : OK;
 }
 int cuGetErrorName(unsigned error, const char **name) { return (void)error, *name = "STUB_ERROR", OK; }
-int cuDevicePrimaryCtxRetain(void **context, int of) { return *context = &primary, __atomic_add_fetch(&primary, 1, 5), of ? INVALID_VALUE : OK; }
-int cuDevicePrimaryCtxRelease_v2(int of) { return __atomic_sub_fetch(&primary, 1, 5), of ? INVALID_VALUE : OK; }
-int cuCtxPushCurrent_v2(void *context) { return depth == 16 ? OUT_OF_MEMORY : (stack[depth++] = context, OK); }
-int cuCtxPopCurrent_v2(void **context) { return depth ? (*context = stack[--depth], OK) : INVALID_CONTEXT; }
+int cuDevicePrimaryCtxRetain(void **context, int of) {
+    if (begin())
+        return UNKNOWN;
+    if (of)
+        return INVALID_VALUE;
+    count(CONTEXTS, 1);
+    return *context = &primary, __atomic_add_fetch(&primary, 1, 5), OK;
+}
+int cuDevicePrimaryCtxRelease_v2(int of) {
+    if (of)
+        return INVALID_VALUE;
+    count(CONTEXTS, -1);
+    return __atomic_sub_fetch(&primary, 1, 5), done();
+}
+int cuCtxPushCurrent_v2(void *context) { return begin() ? UNKNOWN : depth == 16 ? OUT_OF_MEMORY : (stack[depth++] = context, OK); }
+int cuCtxPopCurrent_v2(void **context) { return depth ? (*context = stack[--depth], done()) : INVALID_CONTEXT; }
 static int here(void) { return depth > 0 && stack[depth - 1] == &primary && primary > 0; }
 
-/* The device's allocations, so that an address is found; memory is never used again, so they stay. */
+/* Allocations of either kind, so that an address is found; memory is never used again, so they stay. */
 static struct {
     u64 start, size;
-} allocations[OPS];
+    int is_freed;
+} allocations[2 * OPS];
 static int allocated;
 
 /* All zero for an address that is not of the device, as the driver has it. */
 int cuPointerGetAttributes(unsigned asked, unsigned *attributes, void **data, u64 at) {
     u64 start = 0, size = 0;
+    if (begin())
+        return UNKNOWN;
     pthread_mutex_lock(&mutex);
     for (int i = 0; i < allocated; i++)
-        if (at - allocations[i].start < allocations[i].size)
+        if (!allocations[i].is_freed && is_in((char *)allocations[i].start, 1, device.own) && at - allocations[i].start < allocations[i].size)
             start = allocations[i].start, size = allocations[i].size;
     pthread_mutex_unlock(&mutex);
     for (unsigned i = 0; i < asked; i++)
@@ -115,52 +146,82 @@ int cuPointerGetAttributes(unsigned asked, unsigned *attributes, void **data, u6
 }
 /* Copies without a stream do not exist here, so that all of them have ended when they return. */
 int cuPointerSetAttribute(const void *value, unsigned attribute, u64 at) {
-    return (void)value, attribute == 6 && is_in((char *)at, 1, device.own) ? OK : INVALID_VALUE;
+    return begin() ? UNKNOWN : (void)value, attribute == 6 && is_in((char *)at, 1, device.own) ? OK : INVALID_VALUE;
 }
 
-static u64 take(struct window *window, size_t size) {
+static void wait_for_kernels(void);
+
+/* Room in a window, for what is found by `start`. */
+static u64 take(struct window *window, const char *start, size_t size) {
     pthread_mutex_lock(&mutex);
     size_t at = window->used, whole = (size + PAGE - 1) / PAGE * PAGE;
-    int fits = whole <= WINDOW - at;
-    if (fits)
+    int fits = size && whole <= WINDOW - at && allocated < 2 * OPS;
+    if (fits) {
         window->used += whole;
-    pthread_mutex_unlock(&mutex);
-    /* What was there before is not zero. */
-    if (fits)
+        allocations[allocated].start = (u64)start + at, allocations[allocated++].size = size;
+        /* What was there before is not zero. */
         memset(window->bytes + at, 0xa5, whole);
+        count(window == &device ? DEVICE_BYTES : PINNED_BYTES, (int64_t)size);
+    }
+    pthread_mutex_unlock(&mutex);
     return fits ? at : ~0ull;
 }
 
-int cuMemAlloc_v2(u64 *at, size_t size) {
-    u64 offset = here() && allocated < OPS ? take(&device, size) : ~0ull;
-    if (offset == ~0ull)
-        return here() ? OUT_OF_MEMORY : INVALID_CONTEXT;
-    *at = (u64)device.own + offset;
+/* What is freed is freed once; it is poison then, and closed to the host, so that late users are seen. */
+static int give_back(struct window *window, u64 start, const char *first) {
+    wait_for_kernels();
     pthread_mutex_lock(&mutex);
-    allocations[allocated].start = *at, allocations[allocated++].size = size;
+    int found = 0;
+    while (found < allocated && (allocations[found].start != start || allocations[found].is_freed))
+        found++;
+    if (found == allocated)
+        die("memory is freed that is not allocated");
+    char *bytes = window->bytes + (start - (u64)first);
+    size_t whole = (allocations[found].size + PAGE - 1) / PAGE * PAGE;
+    memset(bytes, 0xdb, whole);
+    mprotect(bytes, whole, PROT_NONE);
+    allocations[found].is_freed = 1;
+    count(window == &device ? DEVICE_BYTES : PINNED_BYTES, -(int64_t)allocations[found].size);
     pthread_mutex_unlock(&mutex);
-    return OK;
+    return done();
 }
-/* Memory is never used again, so that late users are seen. */
-int cuMemFree_v2(u64 at) { return is_in((char *)at, 1, device.own) ? OK : INVALID_VALUE; }
+
+int cuMemAlloc_v2(u64 *at, size_t size) {
+    if (begin())
+        return UNKNOWN;
+    if (!here())
+        return INVALID_CONTEXT;
+    wait_for_kernels();
+    u64 offset = take(&device, device.own, size);
+    return offset == ~0ull ? OUT_OF_MEMORY : (*at = (u64)device.own + offset, OK);
+}
+int cuMemFree_v2(u64 at) { return !is_in((char *)at, 1, device.own) ? INVALID_VALUE : !here() ? INVALID_CONTEXT : give_back(&device, at, device.own); }
 int cuMemHostAlloc(void **at, size_t size, unsigned flags) {
-    u64 offset = here() && flags == 3 ? take(&pinned, size) : ~0ull;
-    return flags != 3 ? INVALID_VALUE : !here() ? INVALID_CONTEXT : offset == ~0ull ? OUT_OF_MEMORY : (*at = pinned.bytes + offset, OK);
+    if (begin())
+        return UNKNOWN;
+    if (flags != 3 || !here())
+        return flags != 3 ? INVALID_VALUE : INVALID_CONTEXT;
+    wait_for_kernels();
+    u64 offset = take(&pinned, pinned.bytes, size);
+    return offset == ~0ull ? OUT_OF_MEMORY : (*at = pinned.bytes + offset, OK);
 }
-int cuMemFreeHost(void *at) { return is_in(at, 1, pinned.bytes) ? OK : INVALID_VALUE; }
+int cuMemFreeHost(void *at) { return !is_in(at, 1, pinned.bytes) ? INVALID_VALUE : !here() ? INVALID_CONTEXT : give_back(&pinned, (u64)at, pinned.bytes); }
 int cuMemHostGetDevicePointer_v2(u64 *at, void *of, unsigned flags) {
+    if (begin())
+        return UNKNOWN;
     return flags || !is_in(of, 1, pinned.bytes) ? INVALID_VALUE : (*at = (u64)pinned.own + (u64)((char *)of - pinned.bytes), OK);
 }
 
 /* Streams: what is on them, in order. */
 
 struct op {
-    enum { COPY, RECORD, KERNEL } kind;
+    enum { COPY, SET, RECORD, KERNEL } kind;
     char *to, *from;
     size_t size;
     struct event *event;
     pid_t child;
     u64 looks;
+    int value;
 };
 
 struct event {
@@ -171,55 +232,132 @@ struct event {
 struct stream {
     struct op ops[OPS];
     u64 first, end;
-    int failed;
+    int failed, is_gone;
+    struct stream *next;
 };
 
-static u64 dice(void) { return state = state * 6364136223846793005ull + 1442695040888963407ull, state >> 33; }
-
-/* Goes on with a stream as far as it can; `all`: waits for what it takes. */
-static void advance(struct stream *stream, int all) {
-    for (; stream->first != stream->end; stream->first++) {
-        struct op *op = &stream->ops[stream->first % OPS];
-        if (op->kind == COPY) {
-            if (!all && op->looks-- > 0)
-                return;
-            memmove(op->to, op->from, op->size);
-            copied++;
-        } else if (op->kind == RECORD) {
-            op->event->done++;
-        } else {
-            int status = 0;
-            pid_t ended = waitpid(op->child, &status, all ? 0 : WNOHANG);
-            if (!ended)
-                return;
-            if (ended < 0 || !WIFEXITED(status) || WEXITSTATUS(status))
-                stream->failed = LAUNCH_FAILED;
-        }
+/* Does what is the first on a stream; whether it has ended. A kernel has when its process has; `late`: not yet what is to land later. */
+static int perform(struct stream *stream, int late) {
+    struct op *op = &stream->ops[stream->first % OPS];
+    if (op->kind == COPY || op->kind == SET) {
+        if (late && op->looks-- > 0)
+            return 0;
+        if (op->kind == COPY)
+            memmove(op->to, op->from, op->size), copied++;
+        else
+            memset(op->to, op->value, op->size);
+    } else if (op->kind == RECORD) {
+        op->event->done++;
+    } else {
+        int status = 0;
+        pid_t ended = waitpid(op->child, &status, WNOHANG);
+        if (!ended)
+            return 0;
+        if (ended < 0 || !WIFEXITED(status) || WEXITSTATUS(status))
+            stream->failed = LAUNCH_FAILED;
     }
+    stream->first++;
+    return 1;
+}
+
+/* Goes on with a stream as far as it can. */
+static void advance(struct stream *stream, int late) {
+    while (stream->first != stream->end && perform(stream, late)) {}
+}
+
+/* What lands by and by: something of some streams, and of those that were given back. */
+static void drift(void) {
+    for (struct stream **at = &streams; *at;) {
+        struct stream *stream = *at;
+        if (stream->is_gone)
+            advance(stream, 0);
+        else if (rules.seed && stream->first != stream->end && dice() % 4 == 0)
+            perform(stream, 1);
+        if (stream->is_gone && stream->first == stream->end)
+            *at = stream->next, free(stream);
+        else
+            at = &stream->next;
+    }
+}
+
+static int is_running(void) {
+    int running = 0;
+    pthread_mutex_lock(&mutex);
+    for (struct stream *stream = streams; stream; stream = stream->next) {
+        if (stream->first != stream->end && stream->ops[stream->first % OPS].kind == KERNEL)
+            perform(stream, 1);
+        for (u64 at = stream->first; at != stream->end; at++)
+            running |= stream->ops[at % OPS].kind == KERNEL;
+    }
+    pthread_mutex_unlock(&mutex);
+    return running;
+}
+
+static void wait_for_kernels(void) {
+    __atomic_add_fetch(&rules.waiting, 1, 5);
+    while (rules.waits && is_running())
+        rest();
+    __atomic_sub_fetch(&rules.waiting, 1, 5);
 }
 
 static struct op *put(struct stream *stream) {
     return stream->end - stream->first == OPS ? NULL : &stream->ops[stream->end++ % OPS];
 }
 
-int cuStreamCreate(struct stream **stream, unsigned flags) {
-    return !here() ? INVALID_CONTEXT : flags != 1 ? INVALID_VALUE : (*stream = calloc(1, sizeof **stream), OK);
-}
-int cuStreamDestroy_v2(struct stream *stream) { return free(stream), OK; }
-
-static int ask(struct stream *stream, int all) {
+int cuStreamCreate(struct stream **made, unsigned flags) {
+    if (begin())
+        return UNKNOWN;
+    if (flags != 1 || !here())
+        return flags != 1 ? INVALID_VALUE : INVALID_CONTEXT;
+    struct stream *stream = calloc(1, sizeof *stream);
+    if (!stream)
+        return OUT_OF_MEMORY;
     pthread_mutex_lock(&mutex);
-    advance(stream, all);
+    stream->next = streams, streams = stream;
+    pthread_mutex_unlock(&mutex);
+    count(STREAMS, 1);
+    return *made = stream, OK;
+}
+
+/* What is on it still ends. */
+int cuStreamDestroy_v2(struct stream *stream) {
+    pthread_mutex_lock(&mutex);
+    struct stream *found = streams;
+    while (found && (found != stream || found->is_gone))
+        found = found->next;
+    if (!found)
+        die("a stream is destroyed that is none");
+    stream->is_gone = 1;
+    pthread_mutex_unlock(&mutex);
+    count(STREAMS, -1);
+    return done();
+}
+
+static int ask(struct stream *stream, int late) {
+    pthread_mutex_lock(&mutex);
+    advance(stream, late);
     int result = stream->failed ? stream->failed : stream->first == stream->end ? OK : NOT_READY;
     pthread_mutex_unlock(&mutex);
     return result;
 }
-int cuStreamQuery(struct stream *stream) { return ask(stream, 0); }
-int cuStreamSynchronize(struct stream *stream) { return ask(stream, 1); }
+int cuStreamQuery(struct stream *stream) { return begin() ? UNKNOWN : ask(stream, 1); }
+int cuStreamSynchronize(struct stream *stream) {
+    int how = begin() ? UNKNOWN : ask(stream, 0);
+    while (how == NOT_READY)
+        rest(), how = ask(stream, 0);
+    return how;
+}
 
-int cuEventCreate(struct event **event, unsigned flags) { return flags != 2 ? INVALID_VALUE : (*event = calloc(1, sizeof **event), OK); }
-int cuEventDestroy_v2(struct event *event) { return free(event), OK; }
+int cuEventCreate(struct event **event, unsigned flags) {
+    if (begin())
+        return UNKNOWN;
+    return flags != 2 ? INVALID_VALUE : (*event = calloc(1, sizeof **event), count(EVENTS, 1), OK);
+}
+/* A record of it may be on a stream still, so its memory stays. */
+int cuEventDestroy_v2(struct event *event) { return (void)event, count(EVENTS, -1), done(); }
 int cuEventRecord(struct event *event, struct stream *stream) {
+    if (begin())
+        return UNKNOWN;
     pthread_mutex_lock(&mutex);
     struct op *op = fail_event ? NULL : put(stream);
     fail_event = 0;
@@ -229,9 +367,11 @@ int cuEventRecord(struct event *event, struct stream *stream) {
     return op ? OK : OUT_OF_MEMORY;
 }
 int cuEventQuery(struct event *event) {
+    if (begin())
+        return UNKNOWN;
     pthread_mutex_lock(&mutex);
     if (event->done < event->recorded)
-        advance(event->stream, 0);
+        advance(event->stream, 1);
     int done = event->done == event->recorded;
     pthread_mutex_unlock(&mutex);
     return done ? OK : NOT_READY;
@@ -246,8 +386,13 @@ static char *bytes_of(u64 at, size_t size) {
     return is_stray ? NULL : start;
 }
 
+static u64 lateness(void) { return late ? dice() % (late + 1) : 0; }
+
+/* From the device to memory of the host that is not pinned it returns when the bytes are there, as the documentation says. */
 int cuMemcpyAsync(u64 to, u64 from, size_t size, struct stream *stream) {
     char *target = bytes_of(to, size), *source = bytes_of(from, size);
+    if (begin())
+        return UNKNOWN;
     if (!here())
         return INVALID_CONTEXT;
     if (!target || !source || (fail_in && !--fail_in))
@@ -255,7 +400,25 @@ int cuMemcpyAsync(u64 to, u64 from, size_t size, struct stream *stream) {
     pthread_mutex_lock(&mutex);
     struct op *op = put(stream);
     if (op)
-        *op = (struct op){.kind = COPY, .to = target, .from = source, .size = size, .looks = late ? dice() % (late + 1) : 0};
+        *op = (struct op){.kind = COPY, .to = target, .from = source, .size = size, .looks = lateness()};
+    int returns_late = op && source != (char *)from && target == (char *)to && !is_in(target, 1, pinned.bytes);
+    pthread_mutex_unlock(&mutex);
+    if (returns_late)
+        while (ask(stream, 0) == NOT_READY)
+            rest();
+    return op ? OK : OUT_OF_MEMORY;
+}
+
+int cuMemsetD8Async(u64 to, unsigned char value, size_t size, struct stream *stream) {
+    char *target = bytes_of(to, size);
+    if (begin())
+        return UNKNOWN;
+    if (!here() || !target)
+        return here() ? INVALID_VALUE : INVALID_CONTEXT;
+    pthread_mutex_lock(&mutex);
+    struct op *op = put(stream);
+    if (op)
+        *op = (struct op){.kind = SET, .to = target, .value = value, .size = size, .looks = lateness()};
     pthread_mutex_unlock(&mutex);
     return op ? OK : OUT_OF_MEMORY;
 }
@@ -266,6 +429,9 @@ typedef void (*kernel)(void **, unsigned, unsigned, unsigned, unsigned);
 
 int cuModuleLoadData(void **module, const void *image) {
     void (*window)(u64, u64);
+    if (begin())
+        return UNKNOWN;
+    wait_for_kernels();
     /* PTX, machine code, or what a test calls an image. */
     if (!here() || (memcmp(image, "\x7f" "ELF", 4) && !strstr(image, ".version") && strcmp(image, "stub")))
         return INVALID_IMAGE;
@@ -274,11 +440,24 @@ int cuModuleLoadData(void **module, const void *image) {
     if (!*module)
         return fprintf(stderr, "%s\n", dlerror()), INVALID_IMAGE;
     *(void **)&window = dlsym(*module, "stub_window");
-    return window ? (window((u64)device.own, WINDOW), OK) : INVALID_IMAGE;
+    return window ? (window((u64)device.own, WINDOW), count(MODULES, 1), OK) : INVALID_IMAGE;
 }
-int cuModuleUnload(void *module) { return dlclose(module) ? INVALID_VALUE : OK; }
+int cuModuleUnload(void *module) { return wait_for_kernels(), count(MODULES, -1), dlclose(module) ? INVALID_VALUE : done(); }
+
+/* Kernels that are loaded; the first use of one loads it. */
+static void *loaded[OPS];
 int cuModuleGetFunction(void **function, void *module, const char *name) {
-    return (*function = dlsym(module, name)) ? OK : NOT_FOUND;
+    if (begin())
+        return UNKNOWN;
+    *function = dlsym(module, name);
+    if (!*function)
+        return NOT_FOUND;
+    int at = 0;
+    while (at < OPS - 1 && loaded[at] && loaded[at] != *function)
+        at++;
+    if (!loaded[at] && !rules.eager)
+        wait_for_kernels();
+    return loaded[at] = *function, OK;
 }
 
 struct thread {
@@ -319,12 +498,16 @@ int cuLaunchKernel(void *function, unsigned bx, unsigned by, unsigned bz, unsign
                    struct stream *stream, void **parameters, void **extra) {
     if (!here() || by != 1 || bz != 1 || ty != 1 || tz != 1 || shared || extra || bx * tx == 0 || bx * tx > THREADS)
         return INVALID_VALUE;
+    if (begin())
+        return UNKNOWN;
     pthread_mutex_lock(&mutex);
     struct op *op = put(stream);
     pid_t child = op ? fork() : -1;
     if (!child)
         play((kernel)(uintptr_t)function, parameters, bx, tx);
-    if (op)
+    if (op && child < 0)
+        stream->end--;
+    else if (op)
         *op = (struct op){.kind = KERNEL, .child = child};
     launched++;
     pthread_mutex_unlock(&mutex);

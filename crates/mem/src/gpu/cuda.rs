@@ -312,7 +312,7 @@ impl Cuda {
 
     /// Gives that back.
     pub(crate) fn release(&self, ordinal: u32) {
-        if let Ok(device) = self.device(ordinal) {
+        if let Ok(device) = self.device(ordinal).or_else(|_| self.device(ordinal)) {
             // SAFETY: retained before. What it says changes nothing for the caller.
             let _ = unsafe { (self.calls.device_primary_ctx_release)(device) };
         }

@@ -7,6 +7,7 @@ mod guest;
 mod inline;
 mod layout;
 mod post;
+mod report;
 mod status;
 #[cfg(test)]
 mod tests;
@@ -21,7 +22,8 @@ pub use layout::{
     BELLS_MAX, Bells, COMPLETION_BYTES, Companion, DEPTH_MAX, DEPTH_MIN, ENTRY_BYTES, Frontier, LINE_BYTES,
     Shape, ShapeError, VERSION, at,
 };
-pub use post::{Ask, BOX_BYTES, POST_PLACES, PostBox, REPLY_BYTES, REQUEST_BYTES, Reply, Request};
+pub use post::{Ask, BOX_BYTES, POST_PLACES, PostBox, PostRooms, REPLY_BYTES, REQUEST_BYTES, Reply, Request};
+pub use report::{MakingReport, REPORT_WORDS, ReportError};
 pub use status::{Aborted, Poison, Status};
 pub use window::{
     GRANULE, SLOT_BYTES, StreamLayout, WINDOW_BYTES_MAX, WINDOW_LANES_MAX, WindowLayout, WindowShape,

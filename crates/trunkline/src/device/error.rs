@@ -6,7 +6,7 @@ use trunkline_engine::rma::RmaError;
 use trunkline_mem::PeerError;
 use trunkline_mem::gpu::{CallError, RangeError};
 use trunkline_mem::ipc::Cause;
-use trunkline_proto::wire::devq::{CardError, GuestCardError, WindowShapeError};
+use trunkline_proto::wire::devq::{CardError, GuestCardError, ReportError, WindowShapeError};
 
 use crate::error::Error;
 
@@ -40,6 +40,34 @@ pub enum DeviceError {
         /// Why not.
         #[source]
         source: CardError,
+    },
+    /// This rank could make its part of a window, and another could not.
+    #[error("rank {rank} could not make its part of the window: {cause}")]
+    Elsewhere {
+        /// Which.
+        rank: usize,
+        /// What it reports.
+        cause: String,
+    },
+    /// A rank reports what is no report.
+    #[error(
+        "rank {rank} reports how it made its part of a window, but not in the words of a report: do all ranks run the same version?"
+    )]
+    Report {
+        /// Which.
+        rank: usize,
+        /// Why not.
+        #[source]
+        source: ReportError,
+    },
+    /// A window was freed while something of it was still under way, ten seconds after its kernels had ended.
+    #[error(
+        "rank {rank} still has operations of the freed window under way after ten seconds; its memory stays registered until the world ends. \
+         Flush in the kernels, or look why a rank or a link does not go on"
+    )]
+    Unsettled {
+        /// The first such rank.
+        rank: usize,
     },
     /// There is no such channel.
     #[error("there is no channel {channel}: the window has {channels}, from 0")]

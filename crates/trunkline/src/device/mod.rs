@@ -39,6 +39,7 @@
 mod error;
 mod guest;
 mod kernel;
+mod making;
 mod on_gpu;
 mod stream;
 mod view;

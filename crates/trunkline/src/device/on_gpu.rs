@@ -2,9 +2,8 @@
 
 use std::sync::Arc;
 
-use trunkline_choose::Carrying;
 use trunkline_devq::View;
-use trunkline_engine::device::{Copies, Courier, ErrorTable, Key, Lanes, Queues, Region};
+use trunkline_engine::device::{Copies, ErrorTable, Key, Lanes, Region};
 use trunkline_mem::Memory;
 use trunkline_mem::gpu::{Arg, Device, Mover, Pinned};
 use trunkline_proto::wire::devq::WindowLayout;
@@ -18,7 +17,7 @@ use super::window::Window;
 pub enum Residence {
     /// In pinned memory of the host, which the GPU reads and writes over its bus, and networks reach.
     Pinned,
-    /// In the GPU's memory. What comes from other ranks comes beside it first, and its executor is asked to bring it there.
+    /// In the GPU's memory. What comes from other ranks lies in pinned memory beside it until its executor has brought it, and what goes to them lies in rooms of its own there.
     Device,
 }
 
@@ -116,10 +115,10 @@ const fn halves(low: u32, high: u32) -> u64 {
 impl OnGpu {
     pub(super) fn new(
         gpu: &Gpus,
-        queues: &Queues<Courier<Carrying>>,
         place: Place,
         layout: &WindowLayout,
-        (channels, depth): (u32, u32),
+        channels: u32,
+        lanes: Lanes,
         (keys, rank): (&[Key], usize),
     ) -> Result<Self, DeviceError> {
         let (device, shape) = (&gpu.device, *layout.shape());
@@ -128,8 +127,6 @@ impl OnGpu {
             Place::Pinned(pinned) => (None, pinned),
             Place::Device { region, beside, .. } => (Some(region), beside),
         };
-        // Blocks of kernels have the words of their channels here, and not those of the lanes.
-        let lanes = Lanes::new(device, queues, (channels * shape.lanes, depth, 0), 1)?;
         let peer = |(rank, key): (u32, &Key)| PeerView { rank, key: key.bits() };
         let peers: Vec<u64> = (0..).zip(keys).map(peer).map(|peer| halves(peer.rank, peer.key)).collect();
         let lane = |nth: u64| {
@@ -162,11 +159,6 @@ impl OnGpu {
         };
         debug_assert_eq!(view.version, VIEW_VERSION);
         Ok(Self { device: device.clone(), region, pinned, lanes, tables, view })
-    }
-
-    /// Numbers of the queues; each has a companion.
-    pub(super) fn queues(&self) -> impl Iterator<Item = u32> {
-        self.lanes.numbers().iter().map(|&[queue, _]| queue)
     }
 
     pub(super) fn write(&self, at: u64, bytes: &[u8]) -> Result<(), DeviceError> {

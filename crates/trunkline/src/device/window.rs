@@ -1,32 +1,26 @@
-//! The executor of a rank, and windows: allocated, registered and exchanged by all ranks together.
+//! The executor of a rank, and windows, which all ranks make and free together.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use trunkline_choose::Carrying;
-use trunkline_devq::{BellPage, Directory, Memory as _, Queue, Slots, Ticket};
+use trunkline_devq::{BellPage, Directory, Memory as _, Queue, Ticket};
 use trunkline_engine::Mutant;
-use trunkline_engine::device::{
-    Courier, ErrorTable, Far, Key, Mode, Part, Patience, Peer, Queues, Region, Words,
-};
-use trunkline_engine::rma::Member;
+use trunkline_engine::device::{Courier, ErrorTable, Key, Mode, Patience, Queues, Region, Words};
 use trunkline_mem::Memory;
-use trunkline_proto::wire::devq::{
-    CARD_WORDS, CONFIG_WORDS, LINE_BYTES, WindowCard, WindowLayout, WindowShape, at, is_before,
-};
+use trunkline_proto::wire::devq::{WindowLayout, WindowShape, at, is_before};
 
 use super::error::DeviceError;
 use super::guest::Lent;
 use super::kernel::Kernel;
-use super::on_gpu::{Gpus, OnGpu, Place};
+use super::making::{END_MAX, SETTLE_MAX, WindowRecord, agree_on_end};
+use super::on_gpu::{Gpus, OnGpu};
 use super::view::DeviceTables;
 use crate::shared::Shared;
 use crate::world::World;
 
 /// Queues of an executor at a time, companions included.
 const QUEUES: u32 = 1024;
-/// How long the end of a window waits for what is under way there.
-const SETTLE_MAX: Duration = Duration::from_secs(10);
 
 pub(super) fn planted() -> Mutant {
     #[cfg(feature = "mutants")]
@@ -39,16 +33,16 @@ pub(super) fn planted() -> Mutant {
 /// The executor of this rank's device queues. It lives until the last window of it is gone.
 #[derive(Clone, Debug)]
 pub struct Devices {
-    inner: Arc<Inner>,
+    pub(super) inner: Arc<Inner>,
 }
 
 pub(super) struct Inner {
     pub(super) queues: Queues<Courier<Carrying>>,
-    shared: Arc<Shared>,
+    pub(super) shared: Arc<Shared>,
     /// Where kernels run, if not on the host.
     pub(super) gpu: Option<Gpus>,
     /// Queues and windows lie in memory files.
-    is_for_processes: bool,
+    pub(super) is_for_processes: bool,
 }
 
 impl std::fmt::Debug for Inner {
@@ -98,7 +92,7 @@ impl Default for WindowConfig {
 }
 
 impl WindowConfig {
-    fn layout(&self, ranks: usize) -> Result<WindowLayout, DeviceError> {
+    pub(super) fn layout(&self, ranks: usize) -> Result<WindowLayout, DeviceError> {
         let streams = if self.chunks == 0 { 0 } else { self.channels };
         Ok(WindowLayout::new(WindowShape {
             ranks: ranks as u32,
@@ -113,7 +107,7 @@ impl WindowConfig {
         })?)
     }
 
-    fn words(&self) -> [u64; 8] {
+    pub(super) fn words(&self) -> [u64; 8] {
         let Self { bytes, signals, counters, barriers, channels, lanes, chunks, chunk, .. } = *self;
         let [signals, counters, barriers, channels, lanes, chunks] =
             [signals, counters, barriers, channels, lanes, chunks].map(u64::from);
@@ -130,7 +124,8 @@ pub struct Window {
     pub(super) inner: Arc<Inner>,
     pub(super) config: WindowConfig,
     pub(super) part: OwnPart,
-    heap: u8,
+    /// What of it is to be taken back.
+    pub(super) record: WindowRecord,
     /// By channel, then by lane; none of a window whose kernels run on a GPU.
     pub(super) queues: Vec<Vec<Queue<Words>>>,
     pub(super) on_gpu: Option<OnGpu>,
@@ -207,75 +202,11 @@ impl World {
     }
 }
 
-/// Queues by channel and lane, or what a GPU has in their place.
-type Made = (Vec<Vec<Queue<Words>>>, Option<OnGpu>);
-
-/// Rank by rank how its part is named, and reached.
-struct Told {
-    keys: Vec<Key>,
-    peers: Vec<Peer>,
-}
-
 impl Devices {
-    /// Makes a window: its memory is allocated and registered at each rank, and each learns how it reaches the others'. All ranks call it with
-    /// the same configuration.
-    ///
-    /// # Errors
-    /// [`DeviceError`].
-    pub fn window(&self, world: &World, config: WindowConfig) -> Result<Window, DeviceError> {
-        let layout = config.layout(world.size())?;
-        let boxes = layout.bytes().next_multiple_of(LINE_BYTES).max(LINE_BYTES);
-        let bytes = boxes + Part::boxes_bytes(world.size() as u64);
-        let bytes = usize::try_from(bytes).map_err(|_| DeviceError::Regions)?;
-        let (job, queues) = (&self.inner.shared.job, &self.inner.queues);
-        let (place, lent) = match &self.inner.gpu {
-            None if self.inner.is_for_processes => {
-                let lent = Lent::new(bytes, config.channels.max(1))?;
-                (Place::Host(lent.memory().clone()), Some(lent))
-            }
-            None => (Place::host(bytes), None),
-            Some(gpu) => (gpu.place(bytes, layout.bytes())?, None),
-        };
-        let memory = place.memory().clone();
-        let heap = job.add_heap(memory.clone())?;
-        let key = queues.add_region(place.region(heap)).ok_or(DeviceError::Regions)?;
-        let Told { keys, peers } =
-            self.exchange(world, (&config, &layout), (key, place.is_posted()), heap, memory.len() as u64)?;
-        let rank = world.rank();
-        for (other, peer) in peers.iter().enumerate().filter(|&(other, _)| other != rank) {
-            peer.slots.iter().for_each(|slots| queues.watch(other as Member, &memory, *slots));
-        }
-        if peers.iter().any(|peer| peer.is_posted) {
-            let part = Part { heap, memory: memory.clone(), boxes, device: place.device(), peers };
-            queues.with(|executor| executor.network().open(part));
-        }
-        let (made, on_gpu) = self.lanes(&config, &layout, place, (&keys, rank))?;
-        let words = queues.words(&memory);
-        // Nobody is written to before he has all he needs.
-        world.barrier()?;
-        let inner = Arc::clone(&self.inner);
-        let part = OwnPart { layout, memory, words, keys, rank };
-        Ok(Window { inner, config, part, heap, queues: made, on_gpu, lent })
-    }
-
-    /// The queues of a window, for threads of the host or for kernels of a GPU.
-    fn lanes(
-        &self,
-        config: &WindowConfig,
-        layout: &WindowLayout,
-        place: Place,
-        (keys, rank): (&[Key], usize),
-    ) -> Result<Made, DeviceError> {
-        let queues = &self.inner.queues;
-        let depth = config.depth.next_power_of_two().max(2);
-        if let Some(gpu) = &self.inner.gpu {
-            let made = OnGpu::new(gpu, queues, place, layout, (config.channels.max(1), depth), (keys, rank))?;
-            return Ok((Vec::new(), Some(made)));
-        }
-        let lane = |_| queues.queue(depth);
-        let channel = |_| (0..config.lanes.max(1)).map(lane).collect::<Result<Vec<_>, _>>();
-        let made = (0..config.channels.max(1)).map(channel).collect::<Result<Vec<_>, _>>();
-        Ok((made.map_err(trunkline_engine::device::QueuesError::from)?, None))
+    /// Queues that its windows have, companions included; an executor has up to 1,024.
+    #[must_use]
+    pub fn queue_count(&self) -> usize {
+        self.inner.queues.with(|executor| executor.queue_count())
     }
 
     /// Registers memory of this rank alone, for kernels to put from and get into.
@@ -286,7 +217,10 @@ impl Devices {
         let heap = self.inner.shared.job.add_heap(memory.clone())?;
         let region =
             Region { memory: memory.clone(), heap, table: ErrorTable::default(), copies: None, words: None };
-        let key = self.inner.queues.add_region(region).ok_or(DeviceError::Regions)?;
+        let Some(key) = self.inner.queues.add_region(region) else {
+            self.inner.shared.job.remove_heap(heap)?;
+            return Err(DeviceError::Regions);
+        };
         Ok(Source { memory: memory.clone(), key })
     }
 
@@ -308,63 +242,6 @@ impl Devices {
         }
         Ok(())
     }
-
-    /// Each rank tells how its part is reached.
-    fn exchange(
-        &self,
-        world: &World,
-        (config, layout): (&WindowConfig, &WindowLayout),
-        (key, is_posted): (Key, bool),
-        heap: u8,
-        len: u64,
-    ) -> Result<Told, DeviceError> {
-        let job = &self.inner.shared.job;
-        let mine =
-            WindowCard::new(config.words(), key.bits(), &job.told(heap)?).ok_or(DeviceError::Regions)?;
-        let mine = mine.posted(is_posted);
-        let all = world.alloc::<u64>(CARD_WORDS * world.size())?;
-        let gathered = world.all_gather(&mine.to_words(), &all).map(|()| all.to_vec());
-        world.free(all)?;
-        let mut told =
-            Told { keys: Vec::with_capacity(world.size()), peers: Vec::with_capacity(world.size()) };
-        for (rank, words) in gathered?.as_chunks().0.iter().enumerate() {
-            if words[..CONFIG_WORDS] != config.words() {
-                return Err(DeviceError::Differ { rank });
-            }
-            let card = WindowCard::from_words(words, len, planted());
-            let card = card.map_err(|source| DeviceError::Told { rank, source })?;
-            let key = Key::from_bits(card.key);
-            told.keys.push(key);
-            let slots = slots_of(layout, rank as Member);
-            told.peers.push(Peer { heap: key.number(), is_posted: card.is_posted, slots });
-            if rank == world.rank() {
-                continue;
-            }
-            job.learn(rank as Member, key.number(), card.heaps())?;
-            let far = Far::of_host(key, layout.bytes(), ErrorTable::default(), None);
-            self.inner.queues.learn(rank as Member, far);
-        }
-        Ok(told)
-    }
-}
-
-/// What a rank raises here, which is poisoned when it dies.
-fn slots_of(layout: &WindowLayout, by: Member) -> Vec<Slots> {
-    let shape = layout.shape();
-    let slots = |first: Option<u64>, count: u32| {
-        first.filter(|_| count > 0).map(|slots| Slots::Poisoned { slots, count })
-    };
-    let barriers = (0..shape.barriers).map(|id| slots(layout.barrier(id, by), 1));
-    let streams = (0..shape.channels).filter_map(|channel| layout.stream(by, channel)).flat_map(|stream| {
-        let ready = (0..shape.lanes).map(move |lane| slots(Some(stream.ready(lane)), 1));
-        ready.chain([slots(Some(stream.free()), 1)])
-    });
-    [slots(layout.signal(by, 0), shape.signals)]
-        .into_iter()
-        .chain(barriers)
-        .chain(streams)
-        .flatten()
-        .collect()
 }
 
 impl Window {
@@ -476,50 +353,23 @@ impl Window {
         self.inner.queues.with(|executor| executor.page().clone())
     }
 
-    /// The numbers of its queues.
-    fn numbers(&self) -> Vec<u32> {
-        let on_host = self.queues.iter().flatten().map(|queue| queue.shape().number());
-        let on_gpu = self.on_gpu.iter().flat_map(OnGpu::queues);
-        on_host.chain(on_gpu).collect()
-    }
-
-    /// Waits for what kernels have submitted to a queue and not waited for, which others' memory or this one's is still read or written by; how it ends is nobody's to hear any more.
-    fn settle(&self, number: u32) {
-        let Some(queue) = self.inner.queues.find(number) else { return };
-        let submitted = queue.words().load(at::SUBMITTED, std::sync::atomic::Ordering::Acquire);
-        let (number, epoch) = (queue.shape().number(), queue.shape().epoch());
-        let last = Ticket { queue: number, epoch, index: submitted.wrapping_sub(1) };
-        let _ended = queue.wait(last, &mut Patience::of(SETTLE_MAX));
-    }
-
     /// Frees it, at all ranks, which all call it once their kernels have ended. What those have submitted is waited for, for ten seconds at most. Its queues are others' then: nothing of
     /// it is to be used any more, also by those to whom it was [lent](Window::lend).
     ///
     /// # Errors
-    /// As [`World::barrier`], [`DeviceError::Engine`].
+    /// [`DeviceError::Unsettled`] if something was still under way then at any rank: the window's memory stays registered at all of them until the world ends, as
+    /// a network may still read or write it. As [`World::barrier`], [`DeviceError::Engine`].
     pub fn free(self, world: &World) -> Result<(), DeviceError> {
-        let queues = &self.inner.queues;
-        let numbers = self.numbers();
-        for &number in &numbers {
-            self.settle(number);
-            if let Some(companion) = queues.with(|executor| executor.companion_of(number)) {
-                self.settle(companion);
-            }
-        }
-        // Nobody puts to it any more.
-        world.barrier()?;
-        numbers.iter().for_each(|&number| queues.end_queue(number));
-        queues.with(|executor| {
-            executor.unwatch(&self.part.memory);
-            executor.network().close(self.heap);
-        });
-        if let Some(key) = self.part.keys.get(self.part.rank) {
-            let _region = queues.remove_region(*key);
-        }
-        for (rank, key) in self.part.keys.iter().enumerate().filter(|&(rank, _)| rank != self.part.rank) {
-            queues.with(|executor| executor.forget(rank as Member, *key));
-        }
-        self.inner.shared.job.remove_heap(self.heap)?;
-        Ok(world.barrier()?)
+        let (queues, record) = (&self.inner.queues, &self.record);
+        let limit = if planted().is("window-ends-at-once") { Duration::ZERO } else { SETTLE_MAX };
+        let is_settled = queues.finish(&record.numbers, limit, END_MAX);
+        // Nobody puts to it, gets from it, or asks its owner for anything any more ...
+        agree_on_end(world, is_settled)?;
+        // ... and what others have asked for here is answered.
+        let heap = record.heap;
+        let is_idle =
+            queues.wait_until(END_MAX, |executor| heap.is_none_or(|heap| executor.network().is_idle(heap)));
+        agree_on_end(world, is_idle)?;
+        Ok(record.take_back(&self.inner)?)
     }
 }

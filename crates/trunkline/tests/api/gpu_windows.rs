@@ -54,8 +54,8 @@ fn text() -> String {
 }
 
 /// The GPU of this process, and the kernels.
-struct Machine {
-    device: Device,
+pub(crate) struct Machine {
+    pub(crate) device: Device,
     program: Program,
     ticks: u64,
 }
@@ -78,7 +78,12 @@ fn open() -> Result<Machine, String> {
 }
 
 /// Runs ranks with a device that is played, or on a GPU.
-fn run(name: &str, size: usize, ends: &dyn Fn(Option<i32>) -> bool, rank: impl FnOnce(&World, &Machine)) {
+pub(crate) fn run(
+    name: &str,
+    size: usize,
+    ends: &dyn Fn(Option<i32>) -> bool,
+    rank: impl FnOnce(&World, &Machine),
+) {
     let start = |environment: &[(&str, &OsStr)], rank: &mut dyn FnMut(World)| {
         run_within_over(environment, &FABRICS, name, size, ends, rank);
     };
@@ -123,17 +128,17 @@ pub(crate) fn skip(name: &str, what: &str, reason: &str) {
 }
 
 /// A window of a rank, wherever its kernels run.
-struct Given<'m> {
+pub(crate) struct Given<'m> {
     machine: &'m Machine,
-    window: Window,
+    pub(crate) window: Window,
     /// None if they are threads in Rust.
-    view: Option<GpuView>,
+    pub(crate) view: Option<GpuView>,
     memory: Memory,
     results: Memory,
 }
 
 impl<'m> Given<'m> {
-    fn new(machine: &'m Machine, world: &World, devices: &Devices, config: WindowConfig) -> Self {
+    pub(crate) fn new(machine: &'m Machine, world: &World, devices: &Devices, config: WindowConfig) -> Self {
         let window = devices.window(world, config).unwrap();
         let view = window.gpu_view().ok();
         assert_eq!(matches!(window.kernel(0), Err(DeviceError::OnGpu)), view.is_some());
@@ -147,7 +152,13 @@ impl<'m> Given<'m> {
     }
 
     /// Runs a kernel on the GPU, which changes these words; what each of its threads says, which is the same.
-    fn launch(&self, name: &str, threads: u32, words: &mut [u64], [count, first, steps]: [u64; 3]) -> u64 {
+    pub(crate) fn launch(
+        &self,
+        name: &str,
+        threads: u32,
+        words: &mut [u64],
+        [count, first, steps]: [u64; 3],
+    ) -> u64 {
         let (device, view) = (&self.machine.device, self.view.as_ref().unwrap());
         let bytes: &mut [u8] = bytemuck::cast_slice_mut(words);
         device.write(&self.memory, 0, bytes).unwrap();
@@ -167,13 +178,13 @@ impl<'m> Given<'m> {
         results[0]
     }
 
-    fn free(self, world: &World) {
+    pub(crate) fn free(self, world: &World) {
         self.window.free(world).unwrap();
     }
 }
 
 /// Of kernels on the GPU; or of kernels in Rust, without a residence.
-fn devices(machine: &Machine, world: &World, residence: Option<Residence>) -> Devices {
+pub(crate) fn devices(machine: &Machine, world: &World, residence: Option<Residence>) -> Devices {
     match residence {
         None => world.devices(Mode::Thread).unwrap(),
         Some(residence) => world.devices_of_gpu(Gpus { device: machine.device.clone(), residence }).unwrap(),
@@ -209,7 +220,7 @@ fn alone(world: &World, machine: &Machine) {
     }
 }
 
-fn whole(status: Option<i32>) -> bool {
+pub(crate) fn whole(status: Option<i32>) -> bool {
     status == Some(0)
 }
 

@@ -6,7 +6,7 @@ use trunkline_mem::Memory;
 use trunkline_proto::rma::atomic::Action;
 use trunkline_proto::wire::devq::{Atomic, Poison, Remote, Status};
 
-use super::Jobs;
+use super::{Jobs, Whose};
 use crate::device::network::{Network, Place};
 use crate::device::region::{Found, Key};
 use crate::device::rest::{Ready, Rest, bring};
@@ -17,7 +17,7 @@ impl<N: Network> Jobs<N> {
         let Some(region) = self.regions.of_words(words) else { return false };
         let _ = words.update(at, |old| (old == 0).then_some(poison));
         let Ok(rest) = bring(region.copies.as_ref(), words, &region.memory, (at, 8)) else { return true };
-        if let Some(flight) = self.launch(None, rest) {
+        if let Some(flight) = self.launch(Whose::Nobody, rest) {
             self.advance(flight);
         }
         true
@@ -42,7 +42,7 @@ impl<N: Network> Jobs<N> {
         match self.look_at_atomic(at, Atomic::Add(value.into()), poisoned) {
             Ok(Ready::Done(_)) => {}
             Ok(Ready::Changed(rest, _) | Ready::Later(rest, _) | Ready::Both(rest, _)) => {
-                let Some(flight) = self.launch(None, rest) else { return };
+                let Some(flight) = self.launch(Whose::Nobody, rest) else { return };
                 let error = self.regions.error_word(self.me, at.peer, at.key, at.addr, poisoned);
                 let heap = Key::from_bits(at.key).number();
                 if let (Some(flight), Some(offset)) = (self.flights.get_mut(flight as usize), error) {
@@ -66,7 +66,7 @@ impl<N: Network> Jobs<N> {
             Ok(Found::Here { memory, copies, words: Some(words), .. }) => {
                 let _ = words.update(error, |old| (old == 0).then_some(word));
                 let Ok(rest) = bring(copies, words, memory, (error, 8)) else { return };
-                let Some(at) = self.launch(None, rest) else { return };
+                let Some(at) = self.launch(Whose::Nobody, rest) else { return };
                 self.advance(at);
             }
             Ok(Found::Here { memory, .. }) => {
@@ -76,7 +76,7 @@ impl<N: Network> Jobs<N> {
                 let place = Place { member: at.peer, heap, offset: error };
                 let action = Action::CompareSwap { expect: 0, swap: word };
                 let rest = Rest::Atomic { at: place, action, fetches: true };
-                let Some(at) = self.launch(None, rest) else { return };
+                let Some(at) = self.launch(Whose::Nobody, rest) else { return };
                 if let Some(flight) = self.flights.get_mut(at as usize) {
                     flight.poison = Some((place, word));
                     self.poisons.push((at, flight.generation, Instant::now()));

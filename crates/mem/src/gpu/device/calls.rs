@@ -15,6 +15,7 @@ pub(super) fn load() -> Result<Calls, Missing> {
         mem_free_host MemFreeHost c"cuMemFreeHost"
         mem_host_get_device_pointer MemHostGetDevicePointer c"cuMemHostGetDevicePointer_v2"
         memcpy_async MemcpyAsync c"cuMemcpyAsync"
+        memset_d8_async MemsetD8Async c"cuMemsetD8Async"
         module_load_data ModuleLoadData c"cuModuleLoadData"
         module_unload ModuleUnload c"cuModuleUnload"
         module_get_function ModuleGetFunction c"cuModuleGetFunction"

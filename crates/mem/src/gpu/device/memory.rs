@@ -11,9 +11,6 @@ use super::{Device, Inner};
 use crate::gpu::CallError;
 use crate::{Kind, Memory, OutOfBounds};
 
-/// Bytes of zeros that are copied at a time.
-const ZEROS: usize = 1 << 16;
-
 /// Memory of the host, and where the device finds it. A clone names the same bytes.
 #[derive(Clone, Debug)]
 pub struct Pinned {
@@ -59,14 +56,15 @@ impl Drop for Allocated {
         let calls = &self.device.calls;
         // What cannot be freed is the driver's until the process ends.
         let _ = if self.is_host {
-            self.device.call("cuMemFreeHost", || {
+            self.device.give_back("cuMemFreeHost", || {
                 // SAFETY: it was allocated here, and nobody names it any more.
                 unsafe { (calls.mem_free_host)(ptr::with_exposed_provenance_mut::<c_void>(self.addr)) }
             })
         } else {
             let cuda = &self.device.cuda;
             let free = || cuda.free(self.device.ordinal, self.addr, false);
-            cuda.inside(self.device.context, free).and_then(|freed| freed)
+            let first = cuda.inside(self.device.context, free);
+            first.or_else(|_| cuda.inside(self.device.context, free)).and_then(|freed| freed)
         };
     }
 }
@@ -114,13 +112,11 @@ impl Device {
         let owner = Allocated { device: Arc::clone(inner), addr, is_host: false };
         // SAFETY: the CPU touches no byte of such memory, and it is there as long as its owner.
         let memory = unsafe { Memory::with_owner(addr, len, Kind::Device(inner.ordinal), Arc::new(owner)) };
-        let zeros = vec![0; ZEROS.min(len)];
-        let mut at = 0;
-        while at < len {
-            let piece = ZEROS.min(len - at);
-            inner.upload(addr + at, &zeros[..piece])?;
-            at += piece;
-        }
+        inner.call("cuMemsetD8Async", || {
+            // SAFETY: as many bytes as were just allocated; they are not freed before the wait below.
+            unsafe { (inner.calls.memset_d8_async)(addr as u64, 0, len, inner.stream) }
+        })?;
+        inner.wait_for(inner.stream)?;
         Ok(memory)
     }
 

@@ -94,6 +94,17 @@ impl Inner {
         self.cuda.check(name, code)
     }
 
+    /// Calls what gives something back. If the context cannot be made current, that is tried once more: nobody else gives it back.
+    fn give_back(
+        &self,
+        name: &'static str,
+        mut call: impl FnMut() -> driver::Status,
+    ) -> Result<(), CallError> {
+        let first = self.cuda.inside(self.context, &mut call);
+        let code = first.or_else(|_| self.cuda.inside(self.context, &mut call))?;
+        self.cuda.check(name, code)
+    }
+
     /// The same of a question, whose answer may be "not yet".
     fn ask(&self, name: &'static str, call: impl FnOnce() -> driver::Status) -> Result<bool, CallError> {
         match self.cuda.inside(self.context, call)? {
@@ -123,17 +134,21 @@ impl Inner {
     fn end_stream(&self, stream: *mut Stream) {
         // What cannot be waited for or given back is the driver's until the process ends.
         let _ = self.wait_for(stream);
-        let _ = self.call("cuStreamDestroy", || {
+        let _ = self.give_back("cuStreamDestroy", || {
             // SAFETY: a stream of ours, once.
             unsafe { (self.calls.stream_destroy)(stream) }
         });
     }
 
+    /// Waits until all on a stream has ended. A wait that fails is tried once more: until the end is known, memory that is copied is the device's.
     fn wait_for(&self, stream: *mut Stream) -> Result<(), CallError> {
-        self.call("cuStreamSynchronize", || {
-            // SAFETY: a stream of ours.
-            unsafe { (self.calls.stream_synchronize)(stream) }
-        })
+        let wait = || {
+            self.call("cuStreamSynchronize", || {
+                // SAFETY: a stream of ours.
+                unsafe { (self.calls.stream_synchronize)(stream) }
+            })
+        };
+        wait().or_else(|_| wait())
     }
 
     /// Begins to copy, in the order of a stream.

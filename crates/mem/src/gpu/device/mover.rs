@@ -36,6 +36,8 @@ struct State {
     marks: VecDeque<Mark>,
     /// Copies that have none behind them yet, the last ones.
     unmarked: usize,
+    /// Both ends of copies whose end cannot be known: they are held until an event behind them says so.
+    lost: Vec<[Memory; 2]>,
     /// What has ended, or could not begin, and was not told, by user.
     ended: Vec<Vec<(u64, Result<(), u32>)>>,
 }
@@ -44,13 +46,14 @@ struct Move {
     user: usize,
     cookie: u64,
     /// Held so that the bytes stay until the copy has ended.
-    _ends: [Memory; 2],
+    ends: [Memory; 2],
 }
 
-/// An event, and how many copies are between it and the one before.
+/// An event, how many copies are between it and the one before, and what was lost before it.
 struct Mark {
     event: *mut Event,
     copies: usize,
+    lost: Vec<[Memory; 2]>,
 }
 
 // SAFETY: the driver may be called by any thread; handles are used under the lock.
@@ -69,6 +72,7 @@ impl Device {
             under_way: VecDeque::with_capacity(MOVES_MAX),
             marks: VecDeque::with_capacity(MOVES_MAX),
             unmarked: 0,
+            lost: Vec::new(),
             ended: vec![Vec::with_capacity(MOVES_MAX)],
         };
         let shared = Shared { device, state: Mutex::new(state) };
@@ -103,12 +107,12 @@ impl Mover {
     /// refuses for good is told by [`Mover::ended`].
     pub fn begin(&self, cookie: u64, from: (&Memory, u64), to: (&Memory, u64), len: u64) -> bool {
         let (mut state, user) = (self.shared.state(), self.user);
-        if state.ended[user].len() >= MOVES_MAX || state.under_way.len() >= MOVES_MAX {
+        if state.ended[user].len() >= MOVES_MAX || state.under_way.len() + state.lost.len() >= MOVES_MAX {
             return false;
         }
         match self.copy(&state, from, to, len) {
             Ok(()) => {
-                state.under_way.push_back(Move { user, cookie, _ends: [from.0.clone(), to.0.clone()] });
+                state.under_way.push_back(Move { user, cookie, ends: [from.0.clone(), to.0.clone()] });
                 state.unmarked += 1;
             }
             Err(code) => state.ended[user].push((cookie, Err(code))),
@@ -149,23 +153,30 @@ impl Mover {
 impl Shared {
     /// Has an event behind all copies.
     fn mark(&self, state: &mut State) {
-        let copies = std::mem::take(&mut state.unmarked);
-        if copies == 0 {
+        if state.unmarked == 0 && state.lost.is_empty() {
             return;
         }
         // There are as many events as there may be copies.
         let Some(event) = state.free.pop() else { return };
+        let copies = std::mem::take(&mut state.unmarked);
         let recorded = self.device.call("cuEventRecord", || {
             // SAFETY: an event and a stream of ours.
             unsafe { (self.device.calls.event_record)(event, state.stream) }
         });
         match recorded {
-            Ok(()) => state.marks.push_back(Mark { event, copies }),
+            Ok(()) => {
+                let lost = std::mem::take(&mut state.lost);
+                state.marks.push_back(Mark { event, copies, lost });
+            }
             Err(error) => {
                 state.free.push(event);
                 let first = state.under_way.len().saturating_sub(copies);
-                for lost in state.under_way.drain(first..) {
-                    state.ended[lost.user].push((lost.cookie, Err(error.code)));
+                for Move { user, cookie, ends } in state.under_way.drain(first..) {
+                    state.ended[user].push((cookie, Err(error.code)));
+                    // The copies are on the stream all the same.
+                    if !planted("mem-moves-let-lost-bytes-go") {
+                        state.lost.push(ends);
+                    }
                 }
             }
         }
@@ -174,7 +185,7 @@ impl Shared {
     /// Asks about the copies that began first, until some have not ended.
     fn look(&self, state: &mut State) {
         self.mark(state);
-        while let Some(&Mark { event, copies }) = state.marks.front() {
+        while let Some(event) = state.marks.front().map(|mark| mark.event) {
             let asked = self.device.ask("cuEventQuery", || {
                 // SAFETY: an event of ours that was recorded.
                 unsafe { (self.device.calls.event_query)(event) }
@@ -184,12 +195,18 @@ impl Shared {
                 Ok(_) => Ok(()),
                 Err(error) => Err(error.code),
             };
-            state.marks.pop_front();
+            let Some(Mark { copies, lost, .. }) = state.marks.pop_front() else { return };
             state.free.push(event);
             for _ in 0..copies {
-                let Some(ended) = state.under_way.pop_front() else { return };
-                let user = if planted("mem-moves-are-told-to-anybody") { 0 } else { ended.user };
-                state.ended[user].push((ended.cookie, how));
+                let Some(Move { user, cookie, ends }) = state.under_way.pop_front() else { return };
+                let user = if planted("mem-moves-are-told-to-anybody") { 0 } else { user };
+                state.ended[user].push((cookie, how));
+                if how.is_err() {
+                    state.lost.push(ends);
+                }
+            }
+            if how.is_err() {
+                state.lost.extend(lost);
             }
         }
     }
@@ -202,7 +219,7 @@ impl Drop for Shared {
         self.device.end_stream(state.stream);
         let marks = state.marks.drain(..).map(|mark| mark.event);
         for event in state.free.drain(..).chain(marks) {
-            let _ = self.device.call("cuEventDestroy", || {
+            let _ = self.device.give_back("cuEventDestroy", || {
                 // SAFETY: an event of ours, once.
                 unsafe { (self.device.calls.event_destroy)(event) }
             });

@@ -193,7 +193,7 @@ impl Drop for Running {
 
 impl Drop for Loaded {
     fn drop(&mut self) {
-        let _ = self.device.call("cuModuleUnload", || {
+        let _ = self.device.give_back("cuModuleUnload", || {
             // SAFETY: a module of ours, none of whose kernels runs: each of those holds it.
             unsafe { (self.device.calls.module_unload)(self.module) }
         });

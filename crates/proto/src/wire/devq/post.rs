@@ -75,6 +75,51 @@ impl PostBox {
     }
 }
 
+/// Most bytes of a room.
+const ROOM_MAX: u64 = 64 << 10;
+/// Most bytes of all rooms of a part, but for the least that each has.
+const ROOMS_MAX: u64 = 64 << 20;
+
+/// Rooms of a part in memory of a device: where its bytes lie while they are on their way out. Each rank has as many as there are requests of it; a request's number is its
+/// room's, so a room is used again when the one before has its bytes. The owner's own rooms are for what it puts to others.
+///
+/// What comes in never lies there, and what goes out lies nowhere else: bytes that have come beside the part and are not brought yet would be undone.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct PostRooms {
+    first: u64,
+    len: u64,
+    ranks: u64,
+}
+
+impl PostRooms {
+    /// The rooms of a window of so many bytes, from there on.
+    #[must_use]
+    pub fn new(first: u64, ranks: u32, window: u64) -> Self {
+        let ranks = u64::from(ranks).max(1);
+        let fair = ROOMS_MAX / (ranks * POST_PLACES) / LINE_BYTES * LINE_BYTES;
+        let whole = window.min(ROOM_MAX).next_multiple_of(LINE_BYTES);
+        Self { first, len: fair.min(whole).max(LINE_BYTES), ranks }
+    }
+
+    /// Bytes of a room.
+    #[must_use]
+    pub const fn room_bytes(self) -> u64 {
+        self.len
+    }
+
+    /// Bytes of all.
+    #[must_use]
+    pub const fn bytes(self) -> u64 {
+        self.ranks * POST_PLACES * self.len
+    }
+
+    /// The room of a rank's request.
+    #[must_use]
+    pub const fn room(self, rank: u32, number: u64) -> u64 {
+        self.first + (rank as u64 * POST_PLACES + number % POST_PLACES) * self.len
+    }
+}
+
 /// What is asked of the owner of a device's memory.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Ask {
@@ -85,7 +130,7 @@ pub enum Ask {
         /// How many.
         len: u64,
     },
-    /// To bring the device's bytes to the host's memory, where they will be read.
+    /// To bring the device's bytes to the request's room, where they will be read.
     Show {
         /// The first.
         addr: u64,
@@ -240,6 +285,28 @@ mod tests {
             any::<(u64, u64)>().prop_map(|(addr, len)| Ask::Show { addr, len }),
             (any::<u64>(), action).prop_map(|(addr, action)| Ask::Change { addr, action }),
         ]
+    }
+
+    #[test]
+    fn rooms_lie_side_by_side_and_are_bounded() {
+        for (ranks, window, len) in [
+            (1, 0, 128),
+            (2, 100, 128),
+            (2, 4097, 4224),
+            (64, 1 << 30, 64 << 10),
+            (100, 1 << 30, 41_856),
+            (65_536, 1 << 30, 128),
+        ] {
+            let rooms = PostRooms::new(1 << 20, ranks, window);
+            assert_eq!(rooms.room_bytes(), len, "{ranks} ranks, {window} bytes");
+            assert_eq!(
+                [rooms.room(0, 0), rooms.room(0, 17), rooms.room(1, 0)],
+                [0, 1, 16].map(|nth| (1 << 20) + nth * len)
+            );
+            let last = rooms.room(ranks - 1, 15) + len;
+            assert_eq!(last, (1 << 20) + rooms.bytes());
+            assert!(rooms.bytes() <= ROOMS_MAX || len == LINE_BYTES);
+        }
     }
 
     proptest! {

@@ -1,0 +1,81 @@
+/* Rules of a driver by which faults of its users are seen, for stub.c. Each can be switched off, by a test or by the environment:
+ *   order  (STUB_ORDER, a seed; 0: off)  copies and memsets return early and land later: with any later call, in any order across streams, in
+ *                                        that of their stream.
+ *   waits  (STUB_WAITS; 0: off)          each call that CUDA's documentation allows to wait for a kernel waits while one runs. Loading a kernel
+ *                                        is one, unless CUDA_MODULE_LOADING is EAGER.
+ *   fails  (STUB_FAILS, n; 0: off)       the n-th call from now on fails. What gives something back has given it back all the same, as it may report
+ *                                        what failed before.
+ * And what is freed is poisoned and closed to the host: a copy that lands there ends the process. */
+#include <pthread.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+enum { UNKNOWN = 999 };
+
+static struct rules {
+    uint64_t seed, dice, waits, fails, calls, waiting;
+    int eager;
+} rules;
+
+/* What there is, and was not given back. */
+enum { STREAMS, EVENTS, DEVICE_BYTES, PINNED_BYTES, CONTEXTS, MODULES, KINDS };
+static uint64_t live[KINDS];
+
+static uint64_t number_of(const char *name, uint64_t otherwise) {
+    const char *text = getenv(name);
+    return text && *text ? strtoull(text, NULL, 0) : otherwise;
+}
+
+/* Once, before anything else. */
+static void read_rules(void) {
+    const char *loading = getenv("CUDA_MODULE_LOADING");
+    rules.seed = rules.dice = number_of("STUB_ORDER", 1);
+    rules.waits = number_of("STUB_WAITS", 1);
+    rules.fails = number_of("STUB_FAILS", 0);
+    rules.eager = loading && !strcmp(loading, "EAGER");
+}
+
+/* What tests say, and ask. */
+void stub_order(uint64_t seed) { rules.seed = rules.dice = seed; }
+void stub_waits(uint64_t is) { rules.waits = is; }
+uint64_t stub_has_waits(void) { return rules.waits; }
+void stub_fails(uint64_t nth) { rules.fails = nth; }
+/* Calls that are still to be made before one fails; 0: it has, or none will. */
+uint64_t stub_fails_left(void) { return __atomic_load_n(&rules.fails, 5); }
+uint64_t stub_calls(void) { return __atomic_load_n(&rules.calls, 5); }
+/* Calls that wait for a kernel now. */
+uint64_t stub_waiting(void) { return __atomic_load_n(&rules.waiting, 5); }
+uint64_t stub_streams(void) { return __atomic_load_n(&live[STREAMS], 5); }
+uint64_t stub_events(void) { return __atomic_load_n(&live[EVENTS], 5); }
+uint64_t stub_device_bytes(void) { return __atomic_load_n(&live[DEVICE_BYTES], 5); }
+uint64_t stub_pinned_bytes(void) { return __atomic_load_n(&live[PINNED_BYTES], 5); }
+uint64_t stub_contexts(void) { return __atomic_load_n(&live[CONTEXTS], 5); }
+uint64_t stub_modules(void) { return __atomic_load_n(&live[MODULES], 5); }
+
+static void count(int kind, int64_t more) { __atomic_add_fetch(&live[kind], (uint64_t)more, 5); }
+
+static uint64_t dice(void) {
+    return rules.dice = rules.dice * 6364136223846793005ull + 1442695040888963407ull, rules.dice >> 33;
+}
+
+/* Whether this call is the one that fails. */
+static int fails(void) {
+    __atomic_add_fetch(&rules.calls, 1, 5);
+    uint64_t left = __atomic_load_n(&rules.fails, 5);
+    while (left && !__atomic_compare_exchange_n(&rules.fails, &left, left - 1, 0, 5, 5)) {}
+    return left == 1;
+}
+
+/* A user's bug, which a driver need not survive. */
+static void die(const char *why) {
+    fprintf(stderr, "stand-in for NVIDIA's driver: %s\n", why);
+    abort();
+}
+
+static void rest(void) {
+    struct timespec moment = {0, 50000};
+    nanosleep(&moment, NULL);
+}

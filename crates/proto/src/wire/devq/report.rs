@@ -1,0 +1,116 @@
+//! Whether a rank could do its part of making a window, or why not. Each rank gives its report to all others, beside its card and once more when all is made, so that
+//! all go on or none does. Made and read by `trunkline::device`.
+
+use crate::mutant::Mutant;
+
+/// Words of a report: how long its text is, and the text.
+pub const REPORT_WORDS: usize = 32;
+
+/// Bytes of its text.
+const TEXT_MAX: usize = 8 * (REPORT_WORDS - 1);
+
+/// A rank's report.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct MakingReport {
+    text: [u8; TEXT_MAX],
+    len: usize,
+}
+
+/// Words that are no report.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
+#[error("a report of {0} bytes that is no text, or has bytes behind it")]
+pub struct ReportError(u64);
+
+impl MakingReport {
+    /// The rank has done its part.
+    pub const READY: Self = Self { text: [0; TEXT_MAX], len: 0 };
+
+    /// The rank could not, because of this: as much of it as there is room for, and never nothing.
+    #[must_use]
+    pub fn failed(why: &str) -> Self {
+        let why = if why.is_empty() { "no cause is known" } else { why };
+        let mut len = why.len().min(TEXT_MAX);
+        while !why.is_char_boundary(len) {
+            len -= 1;
+        }
+        let mut text = [0; TEXT_MAX];
+        text.iter_mut().zip(why.bytes().take(len)).for_each(|(to, from)| *to = from);
+        Self { text, len }
+    }
+
+    /// Why the rank could not; `None`: it has done its part.
+    #[must_use]
+    pub fn cause(&self) -> Option<&str> {
+        let text = self.text.get(..self.len).filter(|text| !text.is_empty())?;
+        core::str::from_utf8(text).ok()
+    }
+
+    /// As it is given to others.
+    #[must_use]
+    pub fn to_words(&self) -> [u64; REPORT_WORDS] {
+        let mut words = [0; REPORT_WORDS];
+        let [len, text @ ..] = &mut words;
+        *len = self.len as u64;
+        for (word, bytes) in text.iter_mut().zip(self.text.as_chunks::<8>().0) {
+            *word = u64::from_le_bytes(*bytes);
+        }
+        words
+    }
+
+    /// One that another rank has given.
+    ///
+    /// # Errors
+    /// [`ReportError`].
+    pub fn from_words(words: &[u64; REPORT_WORDS], mutant: Mutant) -> Result<Self, ReportError> {
+        let [first, text @ ..] = words;
+        let invalid = ReportError(*first);
+        let len = usize::try_from(*first).ok().filter(|len| *len <= TEXT_MAX).ok_or(invalid)?;
+        let mut bytes = [0; TEXT_MAX];
+        for (to, word) in bytes.chunks_exact_mut(8).zip(text) {
+            to.copy_from_slice(&word.to_le_bytes());
+        }
+        let (said, rest) = bytes.split_at(len);
+        let is_whole = rest.iter().all(|byte| *byte == 0) || mutant.is("report-takes-bytes-behind-it");
+        if core::str::from_utf8(said).is_err() || !is_whole {
+            return Err(invalid);
+        }
+        Ok(Self { text: bytes, len })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mutant::planted;
+
+    fn back(report: MakingReport) -> Result<MakingReport, ReportError> {
+        MakingReport::from_words(&report.to_words(), planted())
+    }
+
+    #[test]
+    fn a_report_says_what_it_was_made_of() {
+        assert_eq!(MakingReport::READY.cause(), None);
+        assert_eq!(MakingReport::READY.to_words(), [0; REPORT_WORDS]);
+        let long = "é".repeat(200);
+        for (why, cause) in [("", "no cause is known"), ("full", "full"), (&*long, &long[..TEXT_MAX])] {
+            let report = MakingReport::failed(why);
+            assert_eq!((report.cause(), back(report)), (Some(cause), Ok(report)));
+        }
+        // A character that does not fit whole is left out.
+        let odd = format!("x{long}");
+        assert_eq!(MakingReport::failed(&odd).cause(), Some(&odd[..TEXT_MAX - 1]));
+        assert_eq!(back(MakingReport::READY), Ok(MakingReport::READY));
+    }
+
+    #[test]
+    fn words_that_are_no_report_are_refused() {
+        let words = MakingReport::failed("full").to_words();
+        for (at, word) in [(0, TEXT_MAX as u64 + 1), (0, u64::MAX), (0, 3), (1, 0xff), (2, 1), (31, 1 << 63)]
+        {
+            let mut words = words;
+            words[at] = word;
+            let read = MakingReport::from_words(&words, planted());
+            assert_eq!(read, Err(ReportError(words[0])), "word {at}: {word:#x}");
+        }
+    }
+}

@@ -1,0 +1,303 @@
+//! How a window is made, by all ranks together or by none, and what is taken back when it ends. Called by [`Devices::window`] and [`Window::free`]; kernels call nothing here.
+//!
+//! ```text
+//! each rank                      all ranks                        each rank                      all ranks
+//! memory, heap, region, card --> gather reports and cards   -->   keys, post boxes, queues  -->  gather reports
+//! ```
+//!
+//! A rank that cannot do its part says why in its report, and goes on to the gather all the same: else the others would wait for it as long as it lives.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use trunkline_devq::{Queue, Slots};
+use trunkline_engine::device::{ErrorTable, Far, Key, Lanes, Part, Peer, QueuesError, Words};
+use trunkline_engine::rma::{Member, RmaError};
+use trunkline_mem::Memory;
+use trunkline_proto::wire::devq::{
+    CARD_WORDS, CONFIG_WORDS, LINE_BYTES, MakingReport, PostRooms, REPORT_WORDS, WindowCard, WindowLayout,
+};
+
+use super::error::DeviceError;
+use super::guest::Lent;
+use super::on_gpu::{OnGpu, Place};
+use super::window::{Devices, Inner, OwnPart, Window, WindowConfig, planted};
+use crate::world::World;
+
+/// How long the end of a window waits for what its kernels have submitted, and how much longer for what is under way once its queues have ended.
+pub(super) const SETTLE_MAX: Duration = Duration::from_secs(9);
+/// See [`SETTLE_MAX`].
+pub(super) const END_MAX: Duration = Duration::from_secs(1);
+
+/// Words that each rank gives: its report, and its card.
+const GIVEN_WORDS: usize = REPORT_WORDS + CARD_WORDS;
+
+/// What this rank has of a window in its engine and its executor, so that all of it can be taken back.
+#[derive(Debug)]
+pub(super) struct WindowRecord {
+    pub(super) heap: Option<u8>,
+    pub(super) key: Option<Key>,
+    pub(super) memory: Option<Memory>,
+    /// Parts of other ranks that entries may name.
+    pub(super) learned: Vec<(Member, Key)>,
+    /// Its queues; companions go with them.
+    pub(super) numbers: Vec<u32>,
+}
+
+impl WindowRecord {
+    /// Gives back everything but the queues, which have ended. Nothing is under way here or at other ranks that names any of it.
+    pub(super) fn take_back(&self, inner: &Inner) -> Result<(), RmaError> {
+        let queues = &inner.queues;
+        queues.with(|executor| {
+            self.memory.iter().for_each(|memory| executor.unwatch(memory));
+            self.heap.iter().for_each(|&heap| executor.network().close(heap));
+            self.learned.iter().for_each(|&(rank, key)| executor.forget(rank, key));
+        });
+        // Its memory may be freed here, while the executor is another's.
+        drop(self.key.and_then(|key| queues.remove_region(key)));
+        self.heap.map_or(Ok(()), |heap| inner.shared.job.remove_heap(heap))
+    }
+}
+
+/// A window that is being made. Dropped before it is kept, it takes back what this rank has done.
+struct Making<'d> {
+    devices: &'d Devices,
+    record: WindowRecord,
+    is_kept: bool,
+}
+
+impl Drop for Making<'_> {
+    fn drop(&mut self) {
+        if self.is_kept || planted().is("window-keeps-what-failed") {
+            return;
+        }
+        let inner = &self.devices.inner;
+        // Nobody has posted anything.
+        inner.queues.finish(&self.record.numbers, Duration::ZERO, END_MAX);
+        // Its caller hears of the first failure.
+        let _ = self.record.take_back(inner);
+    }
+}
+
+/// What a rank has done alone.
+struct Prepared {
+    layout: WindowLayout,
+    place: Place,
+    lent: Option<Lent>,
+    heap: u8,
+    /// Where the post boxes begin, and the rooms.
+    boxes: u64,
+    rooms: PostRooms,
+    card: WindowCard,
+}
+
+/// What a rank has once it knows the others' parts.
+struct Made {
+    layout: WindowLayout,
+    lent: Option<Lent>,
+    keys: Vec<Key>,
+    lanes: Vec<Vec<Queue<Words>>>,
+    on_gpu: Option<OnGpu>,
+}
+
+impl Devices {
+    /// Makes a window: its memory is allocated and registered at each rank, and each learns how it reaches the others'. All ranks call it with
+    /// the same configuration. If it fails at one rank it fails at all, and nothing of it is left anywhere.
+    ///
+    /// # Errors
+    /// [`DeviceError`]; [`DeviceError::Elsewhere`] with the cause if this rank could do its part and another could not.
+    pub fn window(&self, world: &World, config: WindowConfig) -> Result<Window, DeviceError> {
+        let record =
+            WindowRecord { heap: None, key: None, memory: None, learned: Vec::new(), numbers: Vec::new() };
+        let mut making = Making { devices: self, record, is_kept: false };
+        let prepared = making.prepare(world, &config);
+        if prepared.is_err() && planted().is("window-fails-alone") {
+            return prepared.map(|_| unreachable!("it is an error"));
+        }
+        let card = prepared.as_ref().map_or([0; CARD_WORDS], |prepared| prepared.card.to_words());
+        let cards = gather(world, &report_of(&prepared), &card);
+        let (prepared, cards) = (prepared?, cards?);
+        let made = making.meet(world, &config, prepared, &cards);
+        // Nobody is written to before he has all he needs.
+        let agreed = gather(world, &report_of(&made), &[0; CARD_WORDS]);
+        let Made { layout, lent, keys, lanes, on_gpu } = made?;
+        agreed?;
+        making.is_kept = true;
+        let record = std::mem::replace(
+            &mut making.record,
+            WindowRecord { heap: None, key: None, memory: None, learned: Vec::new(), numbers: Vec::new() },
+        );
+        let memory = record.memory.clone().ok_or(DeviceError::Regions)?;
+        let words = self.inner.queues.words(&memory);
+        let part = OwnPart { layout, memory, words, keys, rank: world.rank() };
+        let inner = Arc::clone(&self.inner);
+        Ok(Window { inner, config, part, record, queues: lanes, on_gpu, lent })
+    }
+}
+
+impl Making<'_> {
+    /// Allocates and registers this rank's part.
+    fn prepare(&mut self, world: &World, config: &WindowConfig) -> Result<Prepared, DeviceError> {
+        let layout = config.layout(world.size())?;
+        let boxes = layout.bytes().next_multiple_of(LINE_BYTES).max(LINE_BYTES);
+        let rooms = PostRooms::new(
+            boxes + Part::boxes_bytes(world.size() as u64),
+            world.size() as u32,
+            layout.bytes(),
+        );
+        let bytes = rooms.room(0, 0) + rooms.bytes();
+        let bytes = usize::try_from(bytes).map_err(|_| DeviceError::Regions)?;
+        let inner = &self.devices.inner;
+        let (place, lent) = match &inner.gpu {
+            None if inner.is_for_processes => {
+                let lent = Lent::new(bytes, config.channels.max(1))?;
+                (Place::Host(lent.memory().clone()), Some(lent))
+            }
+            None => (Place::host(bytes), None),
+            Some(gpu) => (gpu.place(bytes, layout.bytes())?, None),
+        };
+        let heap = inner.shared.job.add_heap(place.memory().clone())?;
+        (self.record.heap, self.record.memory) = (Some(heap), Some(place.memory().clone()));
+        let key = inner.queues.add_region(place.region(heap)).ok_or(DeviceError::Regions)?;
+        self.record.key = Some(key);
+        inner.queues.with(|executor| executor.add_rooms(key, rooms)).ok_or(DeviceError::Regions)?;
+        let told = inner.shared.job.told(heap)?;
+        let card = WindowCard::new(config.words(), key.bits(), &told).ok_or(DeviceError::Regions)?;
+        Ok(Prepared { layout, lent, heap, boxes, rooms, card: card.posted(place.is_posted()), place })
+    }
+
+    /// Learns the others' parts, and makes queues.
+    fn meet(
+        &mut self,
+        world: &World,
+        config: &WindowConfig,
+        prepared: Prepared,
+        cards: &[[u64; CARD_WORDS]],
+    ) -> Result<Made, DeviceError> {
+        let Prepared { layout, place, lent, heap, boxes, rooms, .. } = prepared;
+        let inner = &self.devices.inner;
+        let (memory, me) = (place.memory().clone(), world.rank());
+        let (mut keys, mut peers) = (Vec::with_capacity(cards.len()), Vec::with_capacity(cards.len()));
+        for (rank, words) in cards.iter().enumerate() {
+            if words[..CONFIG_WORDS] != config.words() {
+                return Err(DeviceError::Differ { rank });
+            }
+            let card = WindowCard::from_words(words, memory.len() as u64, planted());
+            let card = card.map_err(|source| DeviceError::Told { rank, source })?;
+            let (key, member) = (Key::from_bits(card.key), rank as Member);
+            let slots = slots_of(&layout, member);
+            keys.push(key);
+            if rank != me {
+                inner.shared.job.learn(member, key.number(), card.heaps())?;
+                self.record.learned.push((member, key));
+                inner.queues.learn(member, Far::of_host(key, layout.bytes(), ErrorTable::default(), None));
+                slots.iter().for_each(|slots| inner.queues.watch(member, &memory, *slots));
+            }
+            peers.push(Peer { heap: key.number(), is_posted: card.is_posted, slots });
+        }
+        if peers.iter().any(|peer| peer.is_posted) {
+            let part = Part { heap, memory, boxes, rooms, device: place.device(), peers };
+            inner.queues.with(|executor| executor.network().open(part));
+        }
+        let (lanes, on_gpu) = self.make_lanes(config, &layout, place, (&keys, me))?;
+        Ok(Made { layout, lent, keys, lanes, on_gpu })
+    }
+
+    /// The queues of a window, for threads of the host or for kernels of a GPU.
+    fn make_lanes(
+        &mut self,
+        config: &WindowConfig,
+        layout: &WindowLayout,
+        place: Place,
+        (keys, rank): (&[Key], usize),
+    ) -> Result<(Vec<Vec<Queue<Words>>>, Option<OnGpu>), DeviceError> {
+        let (inner, record) = (&self.devices.inner, &mut self.record);
+        let queues = &inner.queues;
+        let (depth, channels, lanes) =
+            (config.depth.next_power_of_two().max(2), config.channels.max(1), config.lanes.max(1));
+        if let Some(gpu) = &inner.gpu {
+            // Blocks of kernels have the words of their channels in tables of the window, and not those of the lanes.
+            let lanes = Lanes::new(&gpu.device, queues, (channels * layout.shape().lanes, depth, 0), 1)?;
+            record.numbers.extend(lanes.numbers().iter().map(|&[queue, _]| queue));
+            let made = OnGpu::new(gpu, place, layout, channels, lanes, (keys, rank))?;
+            return Ok((Vec::new(), Some(made)));
+        }
+        let mut all = Vec::with_capacity(channels as usize);
+        for _ in 0..channels {
+            let mut channel = Vec::with_capacity(lanes as usize);
+            for _ in 0..lanes {
+                let queue = queues.queue(depth).map_err(QueuesError::from)?;
+                record.numbers.push(queue.shape().number());
+                channel.push(queue);
+            }
+            all.push(channel);
+        }
+        Ok((all, None))
+    }
+}
+
+/// A rank's report of its part.
+fn report_of<T>(how: &Result<T, DeviceError>) -> MakingReport {
+    how.as_ref().map_or_else(|error| MakingReport::failed(&error.to_string()), |_| MakingReport::READY)
+}
+
+/// Gives this rank's report and card to all ranks, and takes theirs.
+///
+/// # Errors
+/// [`DeviceError::Elsewhere`] of the first rank that reports a failure.
+fn gather(
+    world: &World,
+    report: &MakingReport,
+    card: &[u64; CARD_WORDS],
+) -> Result<Vec<[u64; CARD_WORDS]>, DeviceError> {
+    let mut mine = [0; GIVEN_WORDS];
+    mine[..REPORT_WORDS].copy_from_slice(&report.to_words());
+    mine[REPORT_WORDS..].copy_from_slice(card);
+    let all = world.alloc::<u64>(GIVEN_WORDS * world.size())?;
+    let gathered = world.all_gather(&mine, &all).map(|()| all.to_vec());
+    world.free(all)?;
+    let mut cards = Vec::with_capacity(world.size());
+    for (rank, given) in gathered?.as_chunks::<GIVEN_WORDS>().0.iter().enumerate() {
+        let Some((report, card)) = given.split_first_chunk::<REPORT_WORDS>() else { continue };
+        let report = MakingReport::from_words(report, planted());
+        let report = report.map_err(|source| DeviceError::Report { rank, source })?;
+        if let Some(cause) = report.cause() {
+            return Err(DeviceError::Elsewhere { rank, cause: cause.to_owned() });
+        }
+        cards.extend(card.first_chunk::<CARD_WORDS>());
+    }
+    Ok(cards)
+}
+
+/// Meets all ranks at the end of a window: whether nothing of it is under way at any of them.
+///
+/// # Errors
+/// [`DeviceError::Unsettled`], and as [`World::all_gather`].
+pub(super) fn agree_on_end(world: &World, is_settled: bool) -> Result<(), DeviceError> {
+    let all = world.alloc::<u64>(world.size())?;
+    let gathered = world.all_gather(&[u64::from(is_settled)], &all).map(|()| all.to_vec());
+    world.free(all)?;
+    match gathered?.iter().position(|settled| *settled == 0) {
+        Some(rank) => Err(DeviceError::Unsettled { rank }),
+        None => Ok(()),
+    }
+}
+
+/// What a rank raises here, which is poisoned when it dies.
+fn slots_of(layout: &WindowLayout, by: Member) -> Vec<Slots> {
+    let shape = layout.shape();
+    let slots = |first: Option<u64>, count: u32| {
+        first.filter(|_| count > 0).map(|slots| Slots::Poisoned { slots, count })
+    };
+    let barriers = (0..shape.barriers).map(|id| slots(layout.barrier(id, by), 1));
+    let streams = (0..shape.channels).filter_map(|channel| layout.stream(by, channel)).flat_map(|stream| {
+        let ready = (0..shape.lanes).map(move |lane| slots(Some(stream.ready(lane)), 1));
+        ready.chain([slots(Some(stream.free()), 1)])
+    });
+    [slots(layout.signal(by, 0), shape.signals)]
+        .into_iter()
+        .chain(barriers)
+        .chain(streams)
+        .flatten()
+        .collect()
+}

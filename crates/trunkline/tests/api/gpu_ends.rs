@@ -1,0 +1,133 @@
+//! How windows of a GPU end: what their kernels submitted is done, and nothing of them is left on the device, in the executor or at other ranks, also where they were
+//! never made whole. Over the library that stands for NVIDIA's driver, whose counts are compared; what needs no counts on a GPU as well.
+
+use trunkline::World;
+use trunkline::device::gpu::Arg;
+use trunkline::device::{DeviceError, Devices, Residence, WindowConfig};
+use trunkline_mem::{Kind, Memory};
+
+use crate::gpu_windows::{Given, Machine, devices, run, whole};
+use crate::stand_in::{LiveCounts, StandIn};
+
+/// Puts that a kernel leaves behind, more than an executor has under way together, and their bytes.
+const PUTS: u64 = 200;
+const PUT_BYTES: u64 = 16 << 10;
+
+fn large() -> WindowConfig {
+    WindowConfig { bytes: 2 * PUTS * PUT_BYTES, signals: 1, depth: 1024, ..WindowConfig::default() }
+}
+
+/// The memory of a window in a GPU, which is held beyond the window's end.
+fn held(given: &Given<'_>) -> Memory {
+    let is_window =
+        |memory: &Memory| memory.len() as u64 > 2 * PUTS * PUT_BYTES && memory.kind() != Kind::Host;
+    let held = given.view.as_ref().unwrap().held();
+    let mut memories = held.into_iter().filter_map(|arg| match arg {
+        Arg::Memory(memory) if is_window(&memory) => Some(memory),
+        _ => None,
+    });
+    memories.next().unwrap()
+}
+
+/// Kernels submit puts with signals and end without a flush; the window is freed at once, at all ranks. All bytes are at their target then.
+fn leave(world: &World, machine: &Machine) {
+    let other = 1 - world.rank();
+    for round in 0..3_u64 {
+        let given = Given::new(machine, world, &devices(machine, world, Some(Residence::Device)), large());
+        let half = (PUTS * PUT_BYTES) as usize;
+        let words = |rank: usize| (0..half as u64 / 8).map(move |at| at * 7 + rank as u64 + round);
+        let mine: Vec<u64> = words(world.rank()).collect();
+        given.window.write(0, bytemuck::cast_slice(&mine)).unwrap();
+        let memory = held(&given);
+        assert_eq!(given.launch("window_leave", 1, &mut [], [other as u64, PUTS, PUT_BYTES]), 0);
+        given.free(world);
+        let mut found = vec![0_u64; half / 8];
+        machine.device.read(&memory, half as u64, bytemuck::cast_slice_mut(&mut found)).unwrap();
+        let wrong = found.iter().zip(words(other)).position(|(found, put)| *found != put);
+        assert_eq!(wrong, None, "the first word that is missing, round {round}");
+    }
+}
+
+#[test]
+fn a_freed_window_of_a_played_gpu_lost_nothing() {
+    run("gpu_ends::a_freed_window_of_a_played_gpu_lost_nothing", 2, &whole, leave);
+}
+
+#[test]
+fn a_freed_window_lost_nothing_on_a_gpu() {
+    run("gpu_ends::a_freed_window_lost_nothing_on_a_gpu", 2, &whole, leave);
+}
+
+fn small() -> WindowConfig {
+    WindowConfig { bytes: 4096, signals: 1, counters: 1, depth: 4, ..WindowConfig::default() }
+}
+
+/// What there is of a rank's.
+fn counts(stand_in: &StandIn, devices: &Devices) -> (LiveCounts, usize) {
+    (stand_in.live(), devices.queue_count())
+}
+
+/// Windows come and go, each with traffic: no stream, event, byte or queue of them is left.
+fn come_and_go(world: &World, machine: &Machine) {
+    let (stand_in, other) = (StandIn::open(), 1 - world.rank() as u64);
+    for place in [Residence::Device, Residence::Pinned] {
+        let devices = devices(machine, world, Some(place));
+        let before = counts(&stand_in, &devices);
+        for round in 0..5 {
+            let given = Given::new(machine, world, &devices, small());
+            assert_eq!(given.launch("window_leave", 1, &mut [], [other, 4, 256]), 0);
+            assert_eq!(given.launch("window_wait", 1, &mut [], [other, 4, 0]), 0);
+            given.free(world);
+            assert_eq!(counts(&stand_in, &devices), before, "{place:?}, round {round}");
+        }
+    }
+}
+
+#[test]
+fn windows_of_played_gpus_leave_nothing_behind() {
+    run("gpu_ends::windows_of_played_gpus_leave_nothing_behind", 2, &whole, come_and_go);
+}
+
+/// Each call of rank 1's driver fails once while a window is made: it fails at all ranks with rank 1's cause, or not at all; and what there was before is there
+/// again.
+fn fail_in_turn(world: &World, machine: &Machine) {
+    let stand_in = StandIn::open();
+    let fails_here = world.rank() == 1;
+    let all = world.alloc::<u64>(world.size()).unwrap();
+    for place in [Residence::Device, Residence::Pinned] {
+        let devices = devices(machine, world, Some(place));
+        let before = counts(&stand_in, &devices);
+        let (mut failed, mut nth) = (0, 0);
+        let is_over = |nth: u64| {
+            world.all_gather(&[nth], &all).unwrap();
+            all.to_vec().iter().all(|left| *left != 0)
+        };
+        loop {
+            nth += 1;
+            stand_in.tell("stub_fails", if fails_here { nth } else { 0 });
+            let made = devices.window(world, small());
+            let left = if fails_here { stand_in.ask("stub_fails_left") } else { 1 };
+            stand_in.tell("stub_fails", 0);
+            match made {
+                Ok(window) => window.free(world).unwrap(),
+                Err(error) if fails_here => {
+                    failed += 1;
+                    assert!(!matches!(error, DeviceError::Elsewhere { .. }), "call {nth}: {error}");
+                }
+                Err(DeviceError::Elsewhere { rank: 1, cause }) if cause.contains("STUB_ERROR") => failed += 1,
+                Err(error) => panic!("call {nth} of rank 1 fails, and here: {error}"),
+            }
+            assert_eq!(counts(&stand_in, &devices), before, "{place:?}, call {nth}");
+            if is_over(left) {
+                break;
+            }
+        }
+        assert!(failed > 20 && nth > failed, "{place:?}: {failed} of {nth} calls have failed a window");
+    }
+    world.free(all).unwrap();
+}
+
+#[test]
+fn a_window_that_one_rank_cannot_make_is_made_by_none() {
+    run("gpu_ends::a_window_that_one_rank_cannot_make_is_made_by_none", 2, &whole, fail_in_turn);
+}

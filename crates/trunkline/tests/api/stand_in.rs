@@ -1,0 +1,47 @@
+//! What a rank tells the library that stands for NVIDIA's driver (`crates/engine/tests/m2/stub.c`), and asks it.
+
+use std::mem::ManuallyDrop;
+
+use libloading::os::unix::Library;
+
+/// The library that this process has open in the driver's place.
+pub(crate) struct StandIn(ManuallyDrop<Library>);
+
+/// What there is on a device, and was not given back.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct LiveCounts {
+    pub(crate) streams: u64,
+    pub(crate) events: u64,
+    pub(crate) device_bytes: u64,
+    pub(crate) pinned_bytes: u64,
+}
+
+impl StandIn {
+    pub(crate) fn open() -> Self {
+        // SAFETY: the driver is open already; its constructors do nothing.
+        Self(ManuallyDrop::new(unsafe { Library::new("libcuda.so.1") }.unwrap()))
+    }
+
+    pub(crate) fn tell(&self, what: &str, number: u64) {
+        // SAFETY: these functions of stub.c take a number.
+        let tell = unsafe { self.0.get::<unsafe extern "C" fn(u64)>(what.as_bytes()) };
+        // SAFETY: as above.
+        unsafe { tell.unwrap()(number) };
+    }
+
+    pub(crate) fn ask(&self, what: &str) -> u64 {
+        // SAFETY: these functions of stub.c give a number.
+        let ask = unsafe { self.0.get::<unsafe extern "C" fn() -> u64>(what.as_bytes()) };
+        // SAFETY: as above.
+        unsafe { ask.unwrap()() }
+    }
+
+    pub(crate) fn live(&self) -> LiveCounts {
+        LiveCounts {
+            streams: self.ask("stub_streams"),
+            events: self.ask("stub_events"),
+            device_bytes: self.ask("stub_device_bytes"),
+            pinned_bytes: self.ask("stub_pinned_bytes"),
+        }
+    }
+}
