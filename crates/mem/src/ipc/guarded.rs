@@ -4,7 +4,6 @@
 //! The processor tells of such memory by a signal (`SIGBUS`, and `SIGSEGV` of an own address that is none). A handler takes those of
 //! the one instruction that copies here, and has it end; all others are as before, and go to the handler that was there.
 
-use std::cell::Cell;
 use std::ffi::{c_int, c_void};
 use std::mem::{MaybeUninit, transmute};
 use std::ptr;
@@ -18,11 +17,6 @@ const SIGNALS: [c_int; 2] = [libc::SIGBUS, libc::SIGSEGV];
 
 /// What handled them before, which the handler calls.
 static BEFORE: OnceLock<[libc::sigaction; 2]> = OnceLock::new();
-
-thread_local! {
-    /// Whether this thread lets the signals in, once it was asked.
-    static LETS_IN: Cell<Option<bool>> = const { Cell::new(None) };
-}
 
 /// The handler is installed. It stays until the process ends.
 #[derive(Clone, Copy, Debug)]
@@ -74,10 +68,11 @@ impl Guard {
     }
 }
 
-/// A thread that blocks these signals would be ended by one.
+/// A thread that blocks these signals would be ended by one. Asked before each copy, as a thread may block them at any time.
 fn lets_in() -> bool {
-    if let Some(known) = LETS_IN.get() {
-        return known;
+    #[cfg(all(test, target_arch = "x86_64"))]
+    if planted("mem-guard-asks-once") && tests::ASKED.replace(true) {
+        return true;
     }
     let mut mask = MaybeUninit::<libc::sigset_t>::uninit();
     // SAFETY: changes nothing, and fills a place of ours.
@@ -86,9 +81,7 @@ fn lets_in() -> bool {
         // SAFETY: filled in by the call above, which is asked for first.
         unsafe { libc::sigismember(mask.as_ptr(), *signal) != 0 }
     };
-    let lets_in = code == 0 && (!SIGNALS.iter().any(blocks) || planted("mem-guard-asks-no-thread"));
-    LETS_IN.set(Some(lets_in));
-    lets_in
+    code == 0 && (!SIGNALS.iter().any(blocks) || planted("mem-guard-asks-no-thread"))
 }
 
 fn get(signal: c_int) -> Result<libc::sigaction, Cause> {
@@ -245,6 +238,34 @@ mod tests {
         let at =
             unsafe { rustix::mm::mmap_anonymous(ptr::null_mut(), 2 * PAGE, protection, MapFlags::PRIVATE) };
         at.unwrap().expose_provenance()
+    }
+
+    thread_local! {
+        /// A thread was asked, where a planted bug asks it once.
+        pub(super) static ASKED: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
+    }
+
+    #[test]
+    fn a_thread_that_blocks_the_signals_later_copies_nothing() {
+        let guard = Guard::install().unwrap();
+        let (from, mut into) = ([7_u8; 64], [0_u8; 64]);
+        let to = into.as_mut_ptr().expose_provenance();
+        let copy = || {
+            // SAFETY: arrays of this test.
+            unsafe { guard.copy(to, from.as_ptr().expose_provenance(), 64) }
+        };
+        assert!(copy());
+        let mut mask = MaybeUninit::<libc::sigset_t>::uninit();
+        // SAFETY: fills a place of ours.
+        unsafe { libc::sigemptyset(mask.as_mut_ptr()) };
+        // SAFETY: filled in above.
+        unsafe { libc::sigaddset(mask.as_mut_ptr(), libc::SIGBUS) };
+        // SAFETY: reads the set, and changes this thread alone.
+        unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, mask.as_ptr(), ptr::null_mut()) };
+        assert!(!copy());
+        // SAFETY: as above.
+        unsafe { libc::pthread_sigmask(libc::SIG_UNBLOCK, mask.as_ptr(), ptr::null_mut()) };
+        assert!(copy());
     }
 
     #[test]
