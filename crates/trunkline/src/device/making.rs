@@ -79,6 +79,9 @@ impl Drop for Making<'_> {
     }
 }
 
+/// Queues by channel, then by lane.
+type ChannelLanes = Vec<Vec<Queue<Words>>>;
+
 /// What a rank has done alone.
 struct Prepared {
     layout: WindowLayout,
@@ -96,7 +99,7 @@ struct Made {
     layout: WindowLayout,
     lent: Option<Lent>,
     keys: Vec<Key>,
-    lanes: Vec<Vec<Queue<Words>>>,
+    lanes: ChannelLanes,
     on_gpu: Option<OnGpu>,
 }
 
@@ -210,7 +213,7 @@ impl Making<'_> {
         layout: &WindowLayout,
         place: Place,
         (keys, rank): (&[Key], usize),
-    ) -> Result<(Vec<Vec<Queue<Words>>>, Option<OnGpu>), DeviceError> {
+    ) -> Result<(ChannelLanes, Option<OnGpu>), DeviceError> {
         let (inner, record) = (&self.devices.inner, &mut self.record);
         let queues = &inner.queues;
         let (depth, channels, lanes) =

@@ -97,7 +97,7 @@ mod tests {
             assert_eq!((report.cause(), back(report)), (Some(cause), Ok(report)));
         }
         // A character that does not fit whole is left out.
-        let odd = format!("x{long}");
+        let odd = ["x", &long].concat();
         assert_eq!(MakingReport::failed(&odd).cause(), Some(&odd[..TEXT_MAX - 1]));
         assert_eq!(back(MakingReport::READY), Ok(MakingReport::READY));
     }
