@@ -80,6 +80,8 @@ impl MakingReport {
 
 #[cfg(test)]
 mod tests {
+    use std::format;
+
     use super::*;
     use crate::mutant::planted;
 
