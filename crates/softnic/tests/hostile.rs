@@ -31,7 +31,7 @@ fn attack(scribble: impl Fn(&std::fs::File, &mut Random), seed: u64) -> Vec<Stat
     let keys = registrar.register(&secret, Access::ALL, Purpose::Bounce).unwrap();
     let into = Memory::heap(4096);
     let into_keys = registrar.register(&into, Access::LOCAL, Purpose::Bounce).unwrap();
-    let extent = |len| trunkline_fabric::Extent { key: into_keys.local, offset: 0, len };
+    let extent = |len| Extent { key: into_keys.local, offset: 0, len };
     let far = b.registrar().register(&Memory::heap(4096), Access::ALL, Purpose::Bounce).unwrap();
     let from = trunkline_fabric::Remote { key: far.remote, addr: far.remote_base, purpose: Purpose::Data };
     a.post(at_a, 1, Op::Recv { into: extent(64) }, true).unwrap();
@@ -247,7 +247,7 @@ fn a_process_without_the_proof_is_not_copied_from() {
     from.write(0, &[7; 1 << 20]).unwrap();
     let local = b.registrar().register(&from, Access::LOCAL, Purpose::Bounce).unwrap().local;
     let remote = a.registrar().register(&to, Access::ALL, Purpose::Bounce).unwrap();
-    let from = Source::Region(trunkline_fabric::Extent { key: local, offset: 0, len: 1 << 20 });
+    let from = Source::Region(Extent { key: local, offset: 0, len: 1 << 20 });
     let to_far =
         trunkline_fabric::Remote { key: remote.remote, addr: remote.remote_base, purpose: Purpose::Data };
     b.post(at_b, 1, Op::Write { from, to: to_far, imm: None }, true).unwrap();

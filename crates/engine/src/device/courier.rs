@@ -1,22 +1,17 @@
 //! Windows whose memory no network reaches, as it is a device's: their owners are asked, by post boxes in memory of the host (docs/wire.md, "Post boxes").
 //!
-//! A [`Courier`] is a network around another one, which it leaves as it is but for parts of windows that are [posted](Peer::is_posted): a put goes to the memory beside
+//! A [`Courier`] is a network around another one, which it leaves as it is but for parts of windows that are [posted](super::Peer::is_posted): a put goes to the memory beside
 //! such a part, and ends when the owner has replied that it has brought the bytes; a get is shown first; a word is changed by its owner alone. `Deliveries` is what an owner does.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
 
-use trunkline_devq::Slots;
-use trunkline_mem::Memory;
 use trunkline_proto::mutant::Mutant;
 use trunkline_proto::rma::atomic::Action;
-use trunkline_proto::wire::devq::{
-    Ask, BOX_BYTES, POST_PLACES, PostBox, PostRooms, REQUEST_BYTES, Reply, Request, Status,
-};
+use trunkline_proto::wire::devq::{Ask, POST_PLACES, PostBox, REQUEST_BYTES, Reply, Request, Status};
 
 use crate::device::deliver::Deliveries;
 use crate::device::network::{Carried, Ended, Failure, Network, Place};
-use crate::device::region::Copies;
+use crate::device::part::{Part, Peer};
 use crate::rma::{Local, Member, Source};
 
 /// Numbers of operations that are the courier's own have this bit; those of who uses it do not: they count places below it, with a generation above 32 bits.
@@ -27,42 +22,6 @@ pub(super) const REPLIES: u64 = 1 << 30;
 const ROOM: usize = 256;
 /// No operation.
 const NONE: u32 = u32::MAX;
-
-/// A part of a window, as another rank has told of it.
-#[derive(Clone, Debug)]
-pub struct Peer {
-    /// The heap that it is there.
-    pub heap: u8,
-    /// The network does not reach it, but memory beside it.
-    pub is_posted: bool,
-    /// What that rank raises here.
-    pub slots: Vec<Slots>,
-}
-
-/// This rank's part of a window, and those of all.
-#[derive(Clone, Debug)]
-pub struct Part {
-    /// The heap that the network knows it by.
-    pub heap: u8,
-    /// The bytes of that: the part itself, or memory beside it.
-    pub memory: Memory,
-    /// Where the boxes begin, behind the window: one for each rank.
-    pub boxes: u64,
-    /// The rooms, behind the boxes.
-    pub rooms: PostRooms,
-    /// The part, if it is a device's, and who moves its bytes; of the courier alone, but on the stream of all who change it.
-    pub device: Option<(Memory, Arc<dyn Copies>)>,
-    /// By rank.
-    pub peers: Vec<Peer>,
-}
-
-impl Part {
-    /// Bytes of the boxes for so many ranks.
-    #[must_use]
-    pub const fn boxes_bytes(ranks: u64) -> u64 {
-        ranks * BOX_BYTES
-    }
-}
 
 /// Requests to a rank.
 #[derive(Debug)]

@@ -7,8 +7,9 @@ use trunkline_proto::mutant::Mutant;
 use trunkline_proto::rma::atomic::{Atomic, Type};
 use trunkline_proto::wire::devq::{Ask, POST_PLACES, PostBox, REPLY_BYTES, Reply, Request, Status};
 
-use crate::device::courier::{Part, REPLIES};
+use crate::device::courier::REPLIES;
 use crate::device::network::{Carried, Ended, Network, Place};
+use crate::device::part::Part;
 use crate::rma::{Local, Member, Source};
 
 /// As the courier's.

@@ -8,13 +8,14 @@ use std::time::{Duration, Instant};
 use trunkline_devq::{Job, Outcome, Port};
 use trunkline_proto::mutant::Mutant;
 use trunkline_proto::rma::atomic::Action;
-use trunkline_proto::wire::devq::{Atomic, Count, Entry, Local, Remote, Status, Work};
+use trunkline_proto::wire::devq::{Atomic, Count, Entry, Remote, Status};
 
 use crate::device::network::{Carried, Ended, Failure, Network, Place};
-use crate::device::region::{Copies, Found, Regions, RoomTaken};
-use crate::device::rest::{Ready, Rest, bring, copy, get, put};
+use crate::device::region::{Copies, Regions, RoomTaken};
+use crate::device::rest::{Ready, Rest};
 use crate::rma::{self, Member, Source};
 
+mod look;
 mod slots;
 
 /// Status of an entry whose operation no network here carries: NOTIFY, and a WRITE with an immediate.
@@ -409,118 +410,6 @@ impl<N: Network> Jobs<N> {
         for (place, word) in late {
             self.say_poison(place, word);
         }
-    }
-
-    /// Looks at an entry: done at once where both ends are in this process, else what is to be begun.
-    fn look(&self, entry: &Entry) -> Result<Ready, Status> {
-        match entry.work {
-            Work::Nop | Work::Barrier | Work::Wait { .. } | Work::Show => Ok(Ready::Done(0)),
-            Work::Write { imm: Some(_), .. } | Work::Notify { .. } => Err(UNSUPPORTED),
-            Work::Write { from, to, len, imm: None } => self.look_at_write(from, to, len),
-            Work::WriteCounted { from, to, len, counter, key, poisoned, .. } => {
-                // A counter that cannot be raised is found before anything is written.
-                let counted = self.regions.here(key, counter, if poisoned { 16 } else { 8 })?;
-                let is_word = (counted.memory.addr() as u64).wrapping_add(counter).is_multiple_of(8);
-                if !is_word && !self.mutant.is("dev-counts-anywhere") {
-                    return Err(Status::Access);
-                }
-                // Memory of a device, of which the host has no words: nothing here can add to it.
-                let has_words = counted.words.is_some() || counted.memory.word(counter).is_ok();
-                if is_word && !has_words && !self.mutant.is("dev-counts-in-silence") {
-                    return Err(Status::Access);
-                }
-                self.look_at_write(from, to, len.into())
-            }
-            Work::WriteInline { bytes, to } => {
-                let len = bytes.bytes().len() as u64;
-                match self.regions.find(self.me, to.peer, to.key, to.addr, len)? {
-                    _ if len == 0 => Ok(Ready::Done(0)),
-                    Found::Here { memory, copies, words: Some(words), .. } => {
-                        words.write(to.addr, bytes.bytes()).map_err(|_| Status::Access)?;
-                        Ok(Ready::Later(bring(copies, words, memory, (to.addr, len))?, None))
-                    }
-                    Found::Here { memory, .. } => {
-                        memory.write(to.addr, bytes.bytes()).map_err(|_| Status::Access)?;
-                        Ok(Ready::Done(0))
-                    }
-                    Found::There { heap } => {
-                        let to = Place { member: to.peer, heap, offset: to.addr };
-                        Ok(Ready::Later(Rest::Inline { to, bytes }, None))
-                    }
-                }
-            }
-            Work::Read { into, from, len } => {
-                let target = self.regions.here(into.key, into.addr, len)?;
-                match self.regions.find(self.me, from.peer, from.key, from.addr, len)? {
-                    _ if len == 0 => Ok(Ready::Done(0)),
-                    Found::Here { memory, copies, .. } => {
-                        let into = (&target.memory, into.addr);
-                        copy(target.copies.as_ref().or(copies), (memory, from.addr), into, len)
-                    }
-                    Found::There { heap } => {
-                        let from = Place { member: from.peer, heap, offset: from.addr };
-                        Ok(get(target, into.addr, from, len))
-                    }
-                }
-            }
-            Work::Atomic { at, change, poisoned } => self.look_at_atomic(at, change, poisoned),
-        }
-    }
-
-    #[inline]
-    fn look_at_write(&self, from: Local, to: Remote, len: u64) -> Result<Ready, Status> {
-        let source = self.regions.here(from.key, from.addr, len)?;
-        let found = self.regions.find(self.me, to.peer, to.key, to.addr, len)?;
-        let (from_bytes, to_bytes) = ((&source.memory, from.addr), to.addr);
-        match found {
-            _ if len == 0 => Ok(Ready::Done(0)),
-            Found::Here { memory, copies, .. } => {
-                copy(source.copies.as_ref().or(copies), from_bytes, (memory, to_bytes), len)
-            }
-            Found::There { heap } => {
-                let to = Place { member: to.peer, heap, offset: to.addr };
-                Ok(put(source, from.addr, to, len))
-            }
-        }
-    }
-
-    fn look_at_atomic(&self, at: Remote, change: Atomic, poisoned: bool) -> Result<Ready, Status> {
-        let len = if poisoned { 16 } else { 8 };
-        let heap = match self.regions.find(self.me, at.peer, at.key, at.addr, len)? {
-            // Of a device's memory the host changes its own bytes, and brings them there.
-            Found::Here { memory, copies, words: Some(words), .. } => {
-                let old = words.update(at.addr, |old| Some(change.apply(old))).map_err(|_| Status::Access)?;
-                let value = if change.fetches() { old } else { 0 };
-                if self.mutant.is("dev-words-stay") {
-                    return Ok(Ready::Done(value));
-                }
-                return Ok(Ready::Changed(bring(copies, words, memory, (at.addr, 8))?, value));
-            }
-            // Where NICs execute atomics, all of a word's are theirs.
-            Found::Here { heap: Some(heap), .. } if !self.network.executes() => heap,
-            Found::Here { memory, .. } => {
-                let changed = match change {
-                    Atomic::Add(value) => memory.add(at.addr, value),
-                    _ => memory.update(at.addr, |old| Some(change.apply(old))),
-                };
-                let old = changed.map_err(|_| Status::Access)?;
-                return Ok(Ready::Done(if change.fetches() { old } else { 0 }));
-            }
-            Found::There { heap } => heap,
-        };
-        let place = Place { member: at.peer, heap, offset: at.addr };
-        let atomic = |action, fetches| Rest::Atomic { at: place, action, fetches };
-        Ok(match change {
-            Atomic::Add(value) => Ready::Later(atomic(Action::Add(value), true), None),
-            Atomic::Set(value) => Ready::Later(atomic(Action::Set(value), false), None),
-            Atomic::SwapIf { expect, swap } => {
-                Ready::Later(atomic(Action::CompareSwap { expect, swap }, true), None)
-            }
-            // No network has these: they read the word and exchange it until nobody came in between.
-            Atomic::Max(_) | Atomic::AddMasked { .. } => {
-                Ready::Later(atomic(Action::Fetch, true), Some((place, change, None)))
-            }
-        })
     }
 }
 

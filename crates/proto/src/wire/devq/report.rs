@@ -80,8 +80,6 @@ impl MakingReport {
 
 #[cfg(test)]
 mod tests {
-    use std::format;
-
     use super::*;
     use crate::mutant::planted;
 
