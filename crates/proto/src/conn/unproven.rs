@@ -40,7 +40,11 @@ impl UnprovenStreams {
 
     /// Takes a stream whose time is over.
     pub fn take_expired(&mut self, now: Instant) -> Option<SlotId> {
-        self.0.pop_front_if(|(_, since)| now - *since > UNPROVEN_TIME).map(|(stream, _)| stream)
+        let is_expired = self.0.front().is_some_and(|(_, since)| now - *since > UNPROVEN_TIME);
+        if !is_expired {
+            return None;
+        }
+        self.0.pop_front().map(|(stream, _)| stream)
     }
 
     /// How many there are.
