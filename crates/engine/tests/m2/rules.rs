@@ -10,6 +10,9 @@ use trunkline_proto::wire::devq::{Aborted, Status};
 use crate::machine::{Alone, Machine, PLAN, Rank, planted, until};
 use crate::{Stub, stubbed};
 
+/// A call that waits while a kernel runs.
+type Call = Box<dyn FnOnce() + Send>;
+
 /// Two streams, each with a copy to a word of the host.
 struct TwoCopies {
     movers: [Mover; 2],
@@ -113,7 +116,7 @@ fn calls_that_may_wait_for_a_kernel_do() {
     for waits in [true, false] {
         stub.tell("stub_waits", waits.into());
         let (freed, pinned) = (device.allocate(64).unwrap(), device.pinned(64).unwrap());
-        let calls: [(&str, Box<dyn FnOnce() + Send>); 4] = [
+        let calls: [(&str, Call); 4] = [
             ("cuMemAlloc", Box::new(|| drop(device.allocate(64).unwrap()))),
             ("cuMemHostAlloc", Box::new(|| drop(device.pinned(64).unwrap()))),
             ("cuMemFree", Box::new(move || drop(freed))),
