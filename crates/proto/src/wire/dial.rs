@@ -407,12 +407,12 @@ mod tests {
     #[test]
     fn cards_are_laid_out_as_documented() {
         let bytes = card().to_bytes();
-        assert_eq!(bytes[..8], [b'T', b'R', b'K', b'R', 3, 0, 2, 7]);
-        assert_eq!((bytes[8], bytes[24], bytes[40], bytes[47]), (1, 2, 3, 0));
+        assert_eq!(bytes[..8], [b'T', b'R', b'K', b'R', 4, 0, 2, 7]);
+        assert_eq!((bytes[8], bytes[24], bytes[55], bytes[56], bytes[63]), (1, 2, 2, 3, 0));
         assert_eq!(Card::from_bytes(&bytes), Ok(card()));
         let executes = Card { executes: true, rails: 1, ..card() };
         let bytes = executes.to_bytes();
-        assert_eq!((bytes[88], &bytes[89..]), (1, &b"\x01tcp\0\0\0"[..]));
+        assert_eq!((bytes[104], &bytes[105..]), (1, &b"\x01tcp\0\0\0"[..]));
         assert_eq!(Card::from_bytes(&bytes), Ok(executes));
     }
 
@@ -421,16 +421,16 @@ mod tests {
         for (at, value, error) in [
             (0, b'x', DialError::Foreign),
             (4, 1, DialError::Version(1)),
-            (4, 2, DialError::Version(2)),
+            (4, 3, DialError::Version(3)),
             (6, 0, DialError::Value { what: "rails", value: 0 }),
             (6, 5, DialError::Value { what: "rails", value: 5 }),
             (7, 0, DialError::Value { what: "bytes of an address", value: 0 }),
             (7, 49, DialError::Value { what: "bytes of an address", value: 49 }),
-            (88, 2, DialError::Value { what: "flags", value: 2 }),
+            (104, 2, DialError::Value { what: "flags", value: 2 }),
             // Two NICs execute no atomics together.
-            (88, 1, DialError::Value { what: "flags", value: 1 }),
-            (90, b' ', DialError::Fabric),
-            (95, b'x', DialError::Fabric),
+            (104, 1, DialError::Value { what: "flags", value: 1 }),
+            (106, b' ', DialError::Fabric),
+            (111, b'x', DialError::Fabric),
         ] {
             let mut bytes = card().to_bytes();
             bytes[at] = value;
@@ -477,14 +477,14 @@ mod tests {
     #[test]
     fn standings_are_laid_out_as_documented() {
         let bytes = Word::Standing { id: 0x0807_0605_0403_0201, standing: standing(1) }.to_bytes();
-        assert_eq!(bytes[..8], [6, 1, 1, 1, 4, 3, 2, 1]);
+        assert_eq!(bytes[..8], [6, 2, 1, 1, 4, 3, 2, 1]);
         assert_eq!(bytes[8..18], [1, 2, 3, 4, 5, 6, 7, 8, 0xbb, 0xaa]);
         assert_eq!(bytes[18..], [0, 0, 0, 0, 0, 0, 0xff, 0xff]);
         let stream = Stream::new(9).unwrap();
         let bytes = Word::MakeUp { stream, lost: made_up(stream, 1) }.to_bytes();
-        assert_eq!(bytes[..4], [7, 1, 9, 1]);
+        assert_eq!(bytes[..4], [7, 2, 9, 1]);
         assert_eq!(bytes[16..], [0, 0, 1, 0, 0, 0]);
-        assert_eq!(Word::Leave { stream }.to_bytes(), [4, 1, 9, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
+        assert_eq!(Word::Leave { stream }.to_bytes(), [4, 2, 9, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
         let longest = Word::Standing { id: 0, standing: standing(EPOCHS_MAX as u16) }.to_bytes();
         assert!(longest.len() <= 4096, "a frame of a control stream");
     }
@@ -510,7 +510,7 @@ mod tests {
             Word::from_bytes(&bytes).unwrap_err()
         };
         assert_eq!(refused(0, 0, 9), DialError::Kind(9));
-        assert_eq!(refused(0, 1, 2), DialError::Version(2));
+        assert_eq!(refused(0, 1, 1), DialError::Version(1));
         assert_eq!(refused(0, 2, 64), DialError::Value { what: "stream", value: 64 });
         assert_eq!(refused(0, 3, 4), DialError::Value { what: "path", value: 4 });
         assert_eq!(refused(2, 4, 1), DialError::Value { what: "receives", value: 1 });
