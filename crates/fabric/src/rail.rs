@@ -1,6 +1,7 @@
 //! An open NIC port: links, one completion queue, one owner at a time. The engine calls it under its lane's claim;
 //! no method blocks, spins, logs or (after set-up) allocates.
 
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use trunkline_proto::time::Duration;
@@ -75,8 +76,8 @@ pub struct Cq {
 pub enum Wake {
     /// Poll again after this long.
     After(Duration),
-    /// Wait until the descriptor is readable.
-    Descriptor(i32),
+    /// Wait until the descriptor of [`Rail::event_descriptor`] is readable, then poll.
+    Event,
 }
 
 /// Making and ending links.
@@ -216,6 +217,13 @@ pub trait Rail: Links + Send + 'static {
         None
     }
 
-    /// How to wait when polling finds nothing.
+    /// Prepares a wait after a poll that has found nothing, and returns how to wait. Links that other threads connect, and work
+    /// that they post, end no wait: it needs a limit.
     fn arm(&mut self) -> Wake;
+
+    /// The descriptor to wait for once [`Rail::arm`] has returned [`Wake::Event`]. It stays valid when the rail is closed, and is
+    /// never read by who waits.
+    fn event_descriptor(&self) -> Option<Arc<OwnedFd>> {
+        None
+    }
 }

@@ -3,6 +3,7 @@
 //! Made by a front end, read by the engine, which asks [`Fabric::near`] when a connection is made: a connection is over NICs of one of the two,
 //! so plans, keys and limits are those of its own NICs, and nothing here is asked which it is but the calls of an open rail.
 
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use trunkline_proto::wire::status::Usage;
@@ -194,5 +195,9 @@ impl<N: Rail, F: Rail> Rail for SplitRail<N, F> {
 
     fn arm(&mut self) -> Wake {
         of!(self, rail => rail.arm())
+    }
+
+    fn event_descriptor(&self) -> Option<Arc<OwnedFd>> {
+        of!(self, rail => rail.event_descriptor())
     }
 }

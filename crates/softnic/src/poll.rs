@@ -58,7 +58,7 @@ impl Qp {
     }
 
     #[inline]
-    fn has_work(&self) -> bool {
+    pub(crate) fn has_work(&self) -> bool {
         !self.pending.is_empty() || !self.replies.is_empty() || self.matcher.has_news()
     }
 

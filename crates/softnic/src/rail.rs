@@ -1,5 +1,6 @@
 //! An open software NIC: its links and the posting and polling of work. The engine owns it, one thread at a time.
 
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
@@ -21,7 +22,7 @@ use crate::qp::{Answer, Env, Flight, Qp, Receive, Sink};
 use crate::record::{INLINE, Payload, Record, Verb};
 use crate::register::{SoftRegistrar, Table};
 use crate::send::Step;
-use crate::tcp::STRANGER_TIME;
+use crate::tcp::{STRANGER_TIME, SocketEvents};
 
 /// Most bytes that `post` itself moves; `poll` does the rest.
 const POST_BYTES: u64 = 512 << 10;
@@ -43,6 +44,8 @@ pub struct SoftRail {
     pub(crate) streams: u32,
     /// Something came or went since [`Rail::arm`] was asked.
     pub(crate) stirred: bool,
+    /// Reports the sockets of its links, once somebody wants to wait for them.
+    pub(crate) events: Option<SocketEvents>,
     /// When a link ended that had not been dialled: who dials it is to hear so.
     pub(crate) tends: Option<Instant>,
 }
@@ -65,6 +68,7 @@ impl SoftRail {
             owed: 0,
             streams: 0,
             stirred: false,
+            events: None,
             tends: None,
         }
     }
@@ -441,6 +445,19 @@ impl SoftRail {
         self.guard.leave();
     }
 
+    /// Prepares a wait for the sockets of all links; false while a link needs polls.
+    fn arm_streams(&mut self) -> bool {
+        // Ring links report nothing, and the peer of a link that went away may be dialling.
+        if self.tends.is_some() || self.links.iter().flatten().any(|qp| qp.tx.is_some()) {
+            return false;
+        }
+        if self.events.is_none() {
+            self.events = SocketEvents::new().ok();
+        }
+        let Some(events) = &self.events else { return false };
+        self.links.iter_mut().flatten().all(|qp| qp.arm_stream(events))
+    }
+
     #[cold]
     fn tend_door(&mut self) {
         match self.shared.nics[self.nic].open_door() {
@@ -539,8 +556,14 @@ impl Rail for SoftRail {
 
     fn arm(&mut self) -> Wake {
         // What peers write and read completes nothing here, and more of it is likely to come.
-        let stirred = std::mem::take(&mut self.stirred);
-        Wake::After(if stirred { Duration(0) } else { AGAIN })
+        if std::mem::take(&mut self.stirred) {
+            return Wake::After(Duration(0));
+        }
+        if self.arm_streams() { Wake::Event } else { Wake::After(AGAIN) }
+    }
+
+    fn event_descriptor(&self) -> Option<Arc<OwnedFd>> {
+        Some(Arc::clone(self.events.as_ref()?.descriptor()))
     }
 }
 

@@ -41,6 +41,10 @@ impl Setup for Soft {
         let open = |fabric: &SoftFabric| fabric.open(0, config).unwrap();
         Some([open(&first), open(&first), open(other)])
     }
+
+    fn has_events(&self) -> bool {
+        self.config.wire == WireMode::Tcp
+    }
 }
 
 /// The same, recorded, until the buffer is full.

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::ffi::c_int;
 use std::io;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -19,7 +20,8 @@ pub(crate) struct CompletionQueue {
     device: Arc<Device>,
     raw: *mut Cq,
     channel: *mut CompChannel,
-    descriptor: i32,
+    /// A duplicate of the channel's descriptor: who waits for it may do so longer than the channel lives.
+    descriptor: Arc<OwnedFd>,
     poll: PollCq,
     notify: ReqNotifyCq,
     capacity: u32,
@@ -52,7 +54,17 @@ impl CompletionQueue {
             return Err(last_error());
         }
         // SAFETY: it was just made.
-        let descriptor = unsafe { (*channel).fd };
+        let raw_descriptor = unsafe { (*channel).fd };
+        // SAFETY: the channel is open, and nothing closes it meanwhile.
+        let borrowed = unsafe { BorrowedFd::borrow_raw(raw_descriptor) };
+        let descriptor = match borrowed.try_clone_to_owned() {
+            Ok(descriptor) => Arc::new(descriptor),
+            Err(error) => {
+                // SAFETY: nothing uses it.
+                unsafe { (calls.destroy_comp_channel)(channel) };
+                return Err(error);
+            }
+        };
         let size = c_int::try_from(capacity).unwrap_or(c_int::MAX);
         // SAFETY: device and channel are open.
         let raw = unsafe { (calls.create_cq)(device.context(), size, std::ptr::null_mut(), channel, 0) };
@@ -135,10 +147,14 @@ impl CompletionQueue {
         self.kept = kept;
     }
 
-    /// Asks for the descriptor to become readable with the next completion, and returns it. What is there already makes
-    /// it readable no more.
-    pub(crate) fn arm(&mut self) -> i32 {
-        while readable(self.descriptor) {
+    /// The descriptor that [`CompletionQueue::arm`] arms.
+    pub(crate) fn descriptor(&self) -> &Arc<OwnedFd> {
+        &self.descriptor
+    }
+
+    /// Asks for the descriptor to become readable with the next completion. What is there already makes it readable no more.
+    pub(crate) fn arm(&mut self) {
+        while is_readable(&self.descriptor) {
             let (mut cq, mut user) = (std::ptr::null_mut(), std::ptr::null_mut());
             // SAFETY: the channel is open, and the two places are whole. It does not wait: there is an event.
             let taken =
@@ -151,15 +167,12 @@ impl CompletionQueue {
         }
         // SAFETY: the queue lives as long as this.
         unsafe { (self.notify)(self.raw, 0) };
-        self.descriptor
     }
 }
 
 /// Whether a descriptor has something to read.
-fn readable(descriptor: i32) -> bool {
-    // SAFETY: the descriptor is of a channel that is open, and is only borrowed here.
-    let fd = unsafe { rustix::fd::BorrowedFd::borrow_raw(descriptor) };
-    let mut polled = [rustix::event::PollFd::from_borrowed_fd(fd, rustix::event::PollFlags::IN)];
+fn is_readable(descriptor: &OwnedFd) -> bool {
+    let mut polled = [rustix::event::PollFd::new(descriptor, rustix::event::PollFlags::IN)];
     rustix::event::poll(&mut polled, Some(&rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 }))
         .is_ok_and(|ready| ready > 0)
 }

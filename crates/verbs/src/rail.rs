@@ -1,6 +1,7 @@
 //! An open port: its links, what is posted and not yet given to the device, and its completion queue. Posting builds
 //! requests in place; `flush` gives them away, one call for each queue pair. Nothing here allocates or locks for a message.
 
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use trunkline_fabric::{
@@ -412,10 +413,14 @@ impl Rail for VerbsRail {
         if self.cq.oldest().is_some() || self.flushes > 0 {
             return Wake::After(Duration(0));
         }
-        let descriptor = self.cq.arm();
+        self.cq.arm();
         // What came before it was armed makes no event.
         self.cq.refill();
-        if self.cq.oldest().is_some() { Wake::After(Duration(0)) } else { Wake::Descriptor(descriptor) }
+        if self.cq.oldest().is_some() { Wake::After(Duration(0)) } else { Wake::Event }
+    }
+
+    fn event_descriptor(&self) -> Option<Arc<OwnedFd>> {
+        Some(Arc::clone(self.cq.descriptor()))
     }
 }
 

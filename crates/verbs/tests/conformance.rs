@@ -22,6 +22,10 @@ impl Setup for Verbs {
         let last = self.fabric.nics().len().min(2) - 1;
         (self.fabric.open(0, config).unwrap(), self.fabric.open(last, config).unwrap())
     }
+
+    fn has_events(&self) -> bool {
+        true
+    }
 }
 
 /// Work built in place, where the provider can.

@@ -3,6 +3,7 @@
 //! it runs on, and every wait has a limit.
 
 mod errors;
+mod events;
 mod immediates;
 mod ops;
 mod pair;
@@ -13,6 +14,7 @@ mod taken_back;
 mod wait;
 
 pub use errors::*;
+pub use events::*;
 pub use immediates::*;
 pub use ops::*;
 pub use pair::{Ends, Region, Seen, Setup, default_config, pattern};
@@ -86,6 +88,9 @@ macro_rules! fabric_conformance {
             waits_fill_the_queue,
             links_that_end_give_back_their_waits,
             companions_count_what_has_ended,
+            events_end_the_wait_for_a_send,
+            events_of_failed_links_end_no_wait,
+            event_descriptors_outlive_their_rail,
         );
     };
     (@cases $setup:expr; $($case:ident),* $(,)?) => {

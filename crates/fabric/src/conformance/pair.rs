@@ -31,6 +31,11 @@ pub trait Setup {
         None
     }
 
+    /// Whether a rail that has nothing to do can be waited for ([`Wake::Event`](crate::Wake::Event)).
+    fn has_events(&self) -> bool {
+        false
+    }
+
     /// Two rails with one connected link between them.
     fn pair(&self, config: &RailConfig) -> Ends<Self::Rail> {
         let (a, b) = self.rails(config);
@@ -217,6 +222,12 @@ impl<R: Rail> Ends<R> {
         self.b.flush();
         seen.a.extend(taken(&mut self.a));
         seen.b.extend(taken(&mut self.b));
+    }
+
+    /// Polls `a` once.
+    pub fn poll_a(&mut self, seen: &mut Seen) {
+        self.a.flush();
+        seen.a.extend(taken(&mut self.a));
     }
 
     /// Polls both sides until `enough`.

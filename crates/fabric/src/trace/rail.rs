@@ -2,6 +2,7 @@
 //! rail inside does, and never keeps an operation; recorded, it promises fewer copies, so that long operations are
 //! signalled and their ends are seen.
 
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use trunkline_proto::time::Instant;
@@ -234,5 +235,9 @@ impl<R: Rail> Rail for TracedRail<R> {
 
     fn arm(&mut self) -> Wake {
         self.rail.arm()
+    }
+
+    fn event_descriptor(&self) -> Option<Arc<OwnedFd>> {
+        self.rail.event_descriptor()
     }
 }

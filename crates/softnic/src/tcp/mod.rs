@@ -6,6 +6,7 @@
 //! straight to where it belongs. Nothing here blocks, starts a thread, or looks at names of hosts.
 
 mod door;
+mod events;
 mod frame;
 mod look;
 mod planted;
@@ -15,6 +16,7 @@ mod socket;
 mod stream;
 
 pub(crate) use door::{Door, STRANGER_TIME, Token};
+pub(crate) use events::SocketEvents;
 #[cfg(feature = "fuzzing")]
 pub(crate) use frame::{BYTES as FRAME_BYTES, Body as FrameBody, Frame};
 pub(crate) use send::transmit;

@@ -23,6 +23,23 @@ impl Default for AtTheDoor {
     }
 }
 
+/// Of the wait for sockets.
+pub(super) struct AtTheEvents {
+    /// No socket is ever watched.
+    pub(super) forgets: Planted,
+    /// The socket of a failed link stays watched.
+    pub(super) clings: Planted,
+}
+
+impl Default for AtTheEvents {
+    fn default() -> Self {
+        Self {
+            forgets: Planted::named("soft-tcp-watches-no-socket"),
+            clings: Planted::named("soft-tcp-watches-failed-links"),
+        }
+    }
+}
+
 /// Of the look at a connection.
 #[derive(Debug)]
 pub(super) struct AtTheLook {

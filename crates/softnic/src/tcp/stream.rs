@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::door::{self, Door, Token};
+use super::events::SocketEvents;
 use super::frame::{BYTES as HEAD, Body, Frame};
 use super::look::Watch;
 use super::planted::InTheStream;
@@ -40,6 +41,8 @@ pub(crate) struct Stream {
     token: Token,
     socket: Option<Socket>,
     watch: Watch,
+    /// The rail's events report its socket.
+    is_watched: bool,
     pub(super) out: Outgoing,
     pub(super) inc: Incoming,
     pub(super) bugs: InTheStream,
@@ -143,7 +146,8 @@ impl Stream {
             quiet: true,
             ended: false,
         };
-        let mut stream = Self { door, token, socket, watch, out, inc, bugs: InTheStream::default() };
+        let mut stream =
+            Self { door, token, socket, watch, is_watched: false, out, inc, bugs: InTheStream::default() };
         // On this host there is a connection already.
         stream.write();
         Ok(stream)
@@ -331,6 +335,32 @@ impl Stream {
     pub(super) fn is_idle(&self) -> bool {
         let least = if self.inc.current.is_some() { 1 } else { HEAD };
         self.inc.quiet && (self.inc.held || self.inbox().len() < least)
+    }
+
+    /// Prepares a wait for the socket. True if nothing is left to be done before bytes arrive. A peer that has yet to learn how
+    /// far this side is learns it now.
+    pub(super) fn arm(&mut self, events: &SocketEvents) -> bool {
+        let Some(socket) = &self.socket else { return false };
+        if !self.is_watched {
+            if events.watch(socket).is_err() {
+                return false;
+            }
+            self.is_watched = true;
+        }
+        if self.has_news() && self.out.body == 0 && !self.bugs.silent.is_on() {
+            self.push(Body::Ack, 0);
+        }
+        self.write();
+        let is_sent = self.out.body == 0 && !self.has_unsent();
+        is_sent && self.is_idle() && !self.inc.held && !self.inc.ended
+    }
+
+    /// Ends the watch of the socket, which may stay open for long.
+    pub(super) fn unwatch(&mut self, events: &SocketEvents) {
+        if let Some(socket) = self.socket.as_ref().filter(|_| self.is_watched) {
+            events.ignore(socket);
+            self.is_watched = false;
+        }
     }
 
     /// Bytes that have come in and were not looked at.

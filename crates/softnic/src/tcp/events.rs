@@ -1,0 +1,81 @@
+//! Which sockets of a rail have bytes to read, as one descriptor that a thread can wait for: the rail's owner asks for it when
+//! polling finds nothing. It never reads a socket, and nothing but [`Rail::arm`](trunkline_fabric::Rail::arm) uses it.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+
+use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
+use rustix::io::Errno;
+
+use super::planted::AtTheEvents;
+use crate::ladder::State;
+use crate::qp::{Qp, Wire};
+
+/// An epoll descriptor that reports the sockets of a rail.
+pub(crate) struct SocketEvents {
+    descriptor: Arc<OwnedFd>,
+    bugs: AtTheEvents,
+}
+
+impl SocketEvents {
+    /// Creates the descriptor, which reports nothing yet.
+    ///
+    /// # Errors
+    /// The system's error, such as no descriptor being left.
+    pub(crate) fn new() -> io::Result<Self> {
+        let descriptor = Arc::new(epoll::create(CreateFlags::CLOEXEC)?);
+        Ok(Self { descriptor, bugs: AtTheEvents::default() })
+    }
+
+    /// The descriptor; readable while a watched socket has bytes to read or has ended.
+    pub(crate) fn descriptor(&self) -> &Arc<OwnedFd> {
+        &self.descriptor
+    }
+
+    /// Reports a socket from now on. The kernel stops by itself once the socket is closed.
+    pub(super) fn watch(&self, socket: &impl AsFd) -> io::Result<()> {
+        if self.bugs.forgets.is_on() {
+            return Ok(());
+        }
+        match epoll::add(&self.descriptor, socket, EventData::new_u64(0), EventFlags::IN | EventFlags::RDHUP)
+        {
+            Ok(()) | Err(Errno::EXIST) => Ok(()),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+
+    /// Reports a socket no longer: one of a failed link stays readable although nothing reads it.
+    pub(super) fn ignore(&self, socket: &impl AsFd) {
+        if self.bugs.clings.is_on() {
+            return;
+        }
+        // An unwatched socket is what the caller asks for.
+        let _ = epoll::delete(&self.descriptor, socket);
+    }
+}
+
+impl Qp {
+    /// Prepares a wait for the sockets of the rail. True if whatever happens next on this link begins with bytes that its socket
+    /// receives, or with a call of the owner. Acknowledgements that were to leave with later frames leave now.
+    pub(crate) fn arm_stream(&mut self, events: &SocketEvents) -> bool {
+        match self.state {
+            // Not connected: nothing can arrive.
+            State::Reset | State::Init => return true,
+            State::ReadyToReceive | State::Drain => return false,
+            State::ReadyToSend | State::Error => {}
+        }
+        if self.wire != Wire::Tcp {
+            return false;
+        }
+        let is_failed = self.state == State::Error;
+        let is_settled =
+            if is_failed { self.is_quiet() } else { self.flushes.is_empty() && !self.has_work() };
+        let Some(stream) = &mut self.stream else { return false };
+        if is_failed {
+            stream.unwatch(events);
+            return is_settled;
+        }
+        is_settled && stream.arm(events)
+    }
+}
