@@ -3,11 +3,13 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use trunkline_engine::host::UnixHost;
-use trunkline_engine::rma::{Cells, ContextId, HeapMemory, Job, Local, Lost, RmaError, Source};
+use trunkline_engine::rma::{
+    Cells, ContextId, EventWait, HeapMemory, Job, Local, Lost, RmaError, SleepEnd, Source,
+};
 use trunkline_engine::{Nics, Params};
 use trunkline_fabric::{self as fabric, Host as _, Oob as _, OobAddress, OobError, OobStream};
 use trunkline_mem::Memory;
@@ -376,6 +378,52 @@ fn a_member_that_computes_is_served_in_time() {
         }
         assert_eq!(to.heap.load(8).unwrap(), 40, "{wire:?}");
         drop(helper);
+    }
+}
+
+/// Serves until a sleep has lasted its time, says so, and sleeps until something happens.
+fn sleep_until_an_event(job: &Job<SoftFabric, UnixHost>, is_settled: &AtomicBool) -> SleepEnd {
+    let (mut events, started) = (EventWait::default(), Instant::now());
+    while job.serve() || events.wait(job, Duration::from_millis(5)) != SleepEnd::Time {
+        events.moved();
+        assert!(started.elapsed().as_secs() < 20, "it never sleeps");
+    }
+    is_settled.store(true, Ordering::Release);
+    let ended = events.wait(job, Duration::from_secs(20));
+    job.serve();
+    ended
+}
+
+#[test]
+fn a_request_ends_the_sleep_of_who_serves() {
+    // Links over shared memory have no event to wait for.
+    let members = Members::new(2, WireMode::Tcp, &[0, 1]);
+    members.put(0, 1, 0, Source::Bytes(&[1]));
+    members.quiet(0);
+    let (from, to) = (&members.0[0], &members.0[1]);
+    let word = Word::new(0, 8, Width::Eight).unwrap();
+    let add = Atomic::new(Type::U64, Action::Add(1), true).unwrap();
+    for round in 0..10 {
+        let is_settled = AtomicBool::new(false);
+        let ended = std::thread::scope(|scope| {
+            let sleeper = scope.spawn(|| sleep_until_an_event(&to.job, &is_settled));
+            while !is_settled.load(Ordering::Acquire) && !sleeper.is_finished() {
+                std::thread::yield_now();
+            }
+            // At once, which may be before the sleep, or when it has begun.
+            std::thread::sleep(Duration::from_millis(5 * (round % 4)));
+            let mut fetch = None;
+            while fetch.is_none() {
+                fetch = from.job.atomic(from.context, 1, word, add).unwrap();
+            }
+            let ended = sleeper.join().unwrap();
+            let fetched = || from.job.fetched(from.context, fetch.unwrap()).unwrap();
+            while fetched().is_none() {
+                to.job.serve();
+            }
+            ended
+        });
+        assert_eq!(ended, SleepEnd::Event, "round {round}");
     }
 }
 

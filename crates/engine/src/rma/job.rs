@@ -1,8 +1,9 @@
 //! A process's part in a one-sided job: what it serves, what it has begun, and the control streams for both. Front ends call it;
 //! no call waits but for a lane that another thread has.
 
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use trunkline_fabric::{Caps, Fabric, Host, Rail, RailConfig, RecvOrder};
 use trunkline_proto::id::ProcessId;
@@ -22,7 +23,7 @@ use crate::rma::heaps::Heaps;
 use crate::rma::member_key::MemberKey;
 use crate::rma::native::Native;
 use crate::rma::place::{Place, named};
-use crate::rma::service::{RECEIVES_MAX, Service};
+use crate::rma::service::{RECEIVES_MAX, Service, arm_rails};
 use crate::rma::streams::Streams;
 use crate::{Nics, Params};
 
@@ -484,6 +485,20 @@ impl<F: Fabric, H: Host> Job<F, H> {
         service.answer_all();
         self.say(&mut service.words);
         moved
+    }
+
+    /// Prepares a wait for whatever [`Job::serve_links`] and [`Job::go_on_with_begun`] would find and adds the descriptors to wait
+    /// for. False if something has to be polled, or another thread is at it.
+    pub(super) fn arm(&self, descriptors: &mut Vec<Arc<OwnedFd>>) -> bool {
+        let is_armed = |service: &mut Service<F::Rail>| service.arm(descriptors);
+        if !self.service.try_claim().is_some_and(|mut service| service.as_mut().is_some_and(is_armed)) {
+            return false;
+        }
+        self.contexts.iter().filter_map(OnceLock::get).all(|place| {
+            let Some(mut slot) = place.try_claim() else { return false };
+            let begun = slot.as_mut().filter(|context| context.has_begun());
+            begun.is_none_or(|context| arm_rails(&mut context.rails, descriptors))
+        })
     }
 
     /// Goes on with all that contexts have begun of which nobody else has the lane. Whether anything moved.

@@ -14,6 +14,7 @@ mod context;
 mod desk;
 mod dial;
 mod error;
+mod event_wait;
 mod heap;
 mod heaps;
 mod job;
@@ -33,6 +34,7 @@ mod telling;
 
 pub use context::{ContextId, Fetch, Local, Source};
 pub use error::{Lost, RmaError};
+pub use event_wait::{EventWait, SleepEnd};
 pub use heap::{Cells, HeapMemory};
 pub use job::{Job, Member};
 pub use telling::{Begin, Ended};

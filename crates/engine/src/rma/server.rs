@@ -9,8 +9,8 @@ use std::time::Duration;
 use trunkline_fabric::{Fabric, Host};
 
 use crate::Helper;
-use crate::rma::Job;
-use crate::wait::Waiting;
+use crate::rma::{EventWait, Job};
+use crate::wait::{Pause, Waiting};
 
 /// Fruitless rounds before it sleeps.
 const SPINS: u32 = 16;
@@ -20,7 +20,8 @@ const SLEEP_FIRST: Duration = Duration::from_micros(20);
 const SLEEP_MAX: Duration = Duration::from_millis(1);
 /// Fruitless rounds after which nobody has.
 const IDLE_AFTER: u32 = 64;
-/// The longest then: each takes ten to thirty microseconds of a processor, and who asks is to have an answer within five milliseconds.
+/// The longest then: each takes ten to thirty microseconds of a processor. Who asks has an answer within five milliseconds where the rails
+/// have to be polled, and at once where they have events.
 const IDLE_MAX: Duration = Duration::from_millis(4);
 /// And then it looks at control streams, of which each takes a system call, with one round in so many only.
 const STREAMS_EVERY: u32 = 4;
@@ -41,7 +42,7 @@ impl<F: Fabric, H: Host> Job<F, H> {
 fn run<F: Fabric, H: Host>(job: &Job<F, H>, stop: &AtomicBool) {
     let (mut polls, mut stirs) = (job.polls(), None);
     // It takes a processor from whoever computes: one that has slept is given one sooner than one that asks again and again.
-    let mut waiting = Waiting::patient(SPINS, 0);
+    let (mut waiting, mut events) = (Waiting::patient(SPINS, 0), EventWait::default());
     let (mutant, mut fruitless) = (job.params.mutant, 0_u32);
     while !stop.load(Ordering::Relaxed) {
         let now = job.polls();
@@ -56,11 +57,16 @@ fn run<F: Fabric, H: Host>(job: &Job<F, H>, stop: &AtomicBool) {
         };
         if moved || mutant.is("job-server-never-rests") {
             waiting.moved();
+            events.moved();
             fruitless = 0;
         } else {
             fruitless = fruitless.saturating_add(1);
             let most = if fruitless < IDLE_AFTER { SLEEP_MAX } else { IDLE_MAX };
-            waiting.pause(SLEEP_FIRST, most).take();
+            match waiting.pause(SLEEP_FIRST, most) {
+                // What comes for threads that serve themselves would wake this one each time.
+                Pause::Park(time) if !polled => _ = events.wait(job, time),
+                pause => pause.take(),
+            }
         }
     }
 }

@@ -2,6 +2,8 @@
 //! lane; polled by every call of the job, and by whoever makes progress for it.
 
 use std::collections::{HashMap, VecDeque};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
 
 use trunkline_fabric::{
     Completion, Done, LinkAddress, LinkError, LinkId, Op, PassedFd, PostError, Rail, RegisterError, Source,
@@ -392,6 +394,15 @@ impl<R: Rail> Service<R> {
         count
     }
 
+    /// Prepares a wait for requests of other members and adds the descriptors to wait for. False if it has to be polled.
+    pub(super) fn arm(&mut self, descriptors: &mut Vec<Arc<OwnedFd>>) -> bool {
+        let is_behind = self.starves || !self.leaving.is_empty();
+        if is_behind || self.links.iter().any(|(_, link)| !link.owed.is_empty()) {
+            return false;
+        }
+        arm_rails(&mut self.rails, descriptors)
+    }
+
     /// How often a rail wanted to be asked again at once, when it was asked here.
     pub(super) fn stirs(&mut self) -> u64 {
         self.stirred += stirred(&mut self.rails);
@@ -516,6 +527,17 @@ fn answer(rail: &mut impl Rail, link: &mut Link) {
             Err(PostError::Refused(_)) => return link.owed.clear(),
         }
     }
+}
+
+/// Prepares a wait for what happens on these rails and adds the descriptors to wait for. False if one of them has to be polled.
+pub(super) fn arm_rails<R: Rail>(rails: &mut [R], descriptors: &mut Vec<Arc<OwnedFd>>) -> bool {
+    rails.iter_mut().all(|rail| match (rail.arm(), rail.event_descriptor()) {
+        (Wake::Event, Some(descriptor)) => {
+            descriptors.push(descriptor);
+            true
+        }
+        _ => false,
+    })
 }
 
 /// How many of these rails want to be asked again at once.

@@ -1,0 +1,66 @@
+//! A sleep that ends when something happens on a rail of a job. Used by threads that serve for a process; never by calls of users,
+//! which poll. It serves nothing itself.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec};
+use trunkline_fabric::{Fabric, Host};
+
+use crate::rma::Job;
+use crate::wait::Pause;
+
+/// Rails whose events one sleep waits for at most; with more, it is ended by the clock.
+const WAITED_MAX: usize = 16;
+/// Sleeps in a row that events may end without anything to do. Then one by the clock follows, so that a descriptor which stays
+/// readable does not keep a processor busy.
+const VAIN_MAX: u32 = 8;
+
+/// What ended a sleep.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum SleepEnd {
+    /// Something happened on a rail, or is likely to have.
+    Event,
+    /// The time was over, and nothing had happened.
+    Time,
+    /// The time was over. Some rail has to be polled: it has no event, or has work left that only a poll goes on with.
+    Unwatched,
+}
+
+/// Sleeps on behalf of one thread.
+#[derive(Debug, Default)]
+pub struct EventWait {
+    descriptors: Vec<Arc<OwnedFd>>,
+    /// Sleeps in a row that an event has ended and that have moved nothing since.
+    vain: u32,
+}
+
+impl EventWait {
+    /// What the last sleep ended for was done.
+    pub fn moved(&mut self) {
+        self.vain = 0;
+    }
+
+    /// Sleeps until something happens that [`Job::serve`] would find, for at most `limit`. Control streams, and links that other threads
+    /// make meanwhile, end no sleep.
+    pub fn wait<F: Fabric, H: Host>(&mut self, job: &Job<F, H>, limit: Duration) -> SleepEnd {
+        self.descriptors.clear();
+        let is_watched = self.vain < VAIN_MAX
+            && !job.params.mutant.is("job-server-waits-for-no-event")
+            && job.arm(&mut self.descriptors);
+        let count = self.descriptors.len();
+        if !is_watched || count == 0 || count > WAITED_MAX {
+            self.vain = 0;
+            Pause::Park(limit).take();
+            return SleepEnd::Unwatched;
+        }
+        let descriptor = |at: usize| PollFd::new(&self.descriptors[at.min(count - 1)], PollFlags::IN);
+        let mut polled: [PollFd<'_>; WAITED_MAX] = std::array::from_fn(descriptor);
+        let limit = Timespec::try_from(limit).ok();
+        // A signal ends it early, which costs a look.
+        let ready = rustix::event::poll(&mut polled[..count], limit.as_ref()).unwrap_or(0);
+        self.vain = if ready > 0 { self.vain + 1 } else { 0 };
+        if ready > 0 { SleepEnd::Event } else { SleepEnd::Time }
+    }
+}
