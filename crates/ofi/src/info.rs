@@ -312,14 +312,6 @@ impl Hints {
         self
     }
 
-    /// Who makes progress (`FI_PROGRESS_*`): of operations, and of set-up.
-    #[must_use]
-    pub fn progress(mut self, data: u32, control: u32) -> Self {
-        self.domain_attr().data_progress = data;
-        self.domain_attr().control_progress = control;
-        self
-    }
-
     /// Bytes of remote CQ data at least.
     #[must_use]
     pub fn cq_data(mut self, bytes: usize) -> Self {

@@ -7,7 +7,7 @@ use trunkline_proto::rma::Path;
 use trunkline_proto::rma::atomic::Atomic;
 use trunkline_proto::rma::calls::Refused;
 use trunkline_proto::rma::ledger::Quiet;
-use trunkline_proto::rma::outgoing::{Batch, Busy, Sealed, Tag};
+use trunkline_proto::rma::outgoing::{Batch, Busy, Tag};
 use trunkline_proto::slots::SlotId;
 use trunkline_proto::wire::rma::Message;
 use trunkline_proto::wire::rma::signal::Update;
@@ -303,14 +303,13 @@ impl<R: Rail> Context<R> {
             Err(busy) => Err(busy),
         };
         match sealed {
-            Ok(Sealed::Message(signal)) => {
+            Ok(signal) => {
                 peer.outgoing.sent_over(number, path);
                 // There is such a peer.
                 let _ = self.ledger.signalled(at);
                 self.send(at, path, &Message::Signal(signal));
                 Ok(true)
             }
-            Ok(Sealed::Fenced(_)) => Err(RmaError::Argument("no NIC of this context executes signals")),
             Err(busy) => {
                 if busy == Busy::Plain {
                     self.prove(at);

@@ -3,7 +3,7 @@
 
 use trunkline_fabric::Rail;
 use trunkline_proto::rma::Path;
-use trunkline_proto::rma::outgoing::{Busy, Sealed};
+use trunkline_proto::rma::outgoing::Busy;
 use trunkline_proto::wire::rma::Message;
 use trunkline_proto::wire::rma::signal::Update;
 
@@ -97,12 +97,10 @@ impl<R: Rail> Context<R> {
         };
         let number = peer.outgoing.next_number();
         match peer.outgoing.end(sending.batch, sending.update, false) {
-            Ok(Sealed::Message(signal)) => {
+            Ok(signal) => {
                 peer.outgoing.sent_over(number, path);
                 self.send(at, path, &Message::Signal(signal));
             }
-            // No context is made for that order.
-            Ok(Sealed::Fenced(_)) => {}
             Err((batch, busy)) => {
                 peer.sending = Some(Sending { batch, ..sending });
                 if busy == Busy::Plain {

@@ -12,7 +12,7 @@ use crate::rma::atomic::{Action, Atomic, Type};
 use crate::rma::calls::Calls;
 use crate::rma::inbox::{Inbox, Took};
 use crate::rma::incoming::{MakeUp, Standing};
-use crate::rma::outgoing::{Order, Outgoing, Sealed};
+use crate::rma::outgoing::{Order, Outgoing};
 use crate::rma::served::Served;
 use crate::rma::shape::Shape;
 use crate::wire::cursor::Reader;
@@ -128,8 +128,7 @@ impl Ends {
             assert!(self.out.piece(&batch, path).is_ok());
         }
         match self.out.end(batch, update, false) {
-            Ok(Sealed::Message(signal)) => assert!(signal.epoch < 16 && self.shape.holds(signal.epoch)),
-            Ok(Sealed::Fenced(_)) => unreachable!("nothing is fenced"),
+            Ok(signal) => assert!(signal.epoch < 16 && self.shape.holds(signal.epoch)),
             Err((batch, _)) => self.out.abandon(batch),
         }
         let atomic = Atomic::new(Type::U64, Action::Add(1), true);

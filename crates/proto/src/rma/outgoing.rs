@@ -30,8 +30,6 @@ pub enum Order {
     },
     /// Writes bring none: a signal waits until all puts before it are complete at the target.
     Completed,
-    /// There is one path, and its NIC executes the signal, fenced. Nothing is counted and nothing acknowledged.
-    Fenced,
 }
 
 /// What a put carries.
@@ -58,15 +56,6 @@ pub enum Busy {
 #[derive(Debug)]
 #[must_use = "no signal of the stream goes until it has ended"]
 pub struct Batch(());
-
-/// What ends a batch.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Sealed {
-    /// This message is to be sent, over any path.
-    Message(Signal),
-    /// The NIC is to execute it, fenced.
-    Fenced(Update),
-}
 
 /// What a quiet of this stream waits for.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -234,15 +223,11 @@ impl Outgoing {
         self.put(path)
     }
 
-    /// Ends a batch. `at_once` asks for an acknowledgement as soon as the signal was applied: for a signal that is waited for.
+    /// Ends a batch: the signal is to be sent, over any path. `at_once` asks for an acknowledgement as soon as the signal was applied: for a signal that is waited for.
     ///
     /// # Errors
     /// The batch and [`Busy::Plain`]: puts before the signal that are not counted have not completed.
-    pub fn end(&mut self, batch: Batch, update: Update, at_once: bool) -> Result<Sealed, (Batch, Busy)> {
-        if self.order == Order::Fenced {
-            self.abandon(batch);
-            return Ok(Sealed::Fenced(update));
-        }
+    pub fn end(&mut self, batch: Batch, update: Update, at_once: bool) -> Result<Signal, (Batch, Busy)> {
         if self.plain > 0 && !self.mutant.is("rma-turns-without-quiet") {
             return Err((batch, Busy::Plain));
         }
@@ -259,7 +244,7 @@ impl Outgoing {
         }
         self.abandon(batch);
         let (stream, epoch) = (self.stream, self.shape.wire(number));
-        Ok(Sealed::Message(Signal { stream, epoch, count, update, at_once, ack: None }))
+        Ok(Signal { stream, epoch, count, update, at_once, ack: None })
     }
 
     /// Gives a batch up. The writes it took belong to the epoch that the next signal ends.
@@ -274,7 +259,7 @@ impl Outgoing {
             Order::Counted { .. } if !self.counting || self.is_full() => 0,
             Order::Counted { .. } if self.held => RMA_EPOCH_WRITES_MAX,
             Order::Counted { revert_after } => revert_after.min(RMA_EPOCH_WRITES_MAX),
-            Order::Completed | Order::Fenced => 0,
+            Order::Completed => 0,
         };
     }
 
@@ -446,9 +431,7 @@ mod tests {
         assert!(matches!(out.piece(&batch, path), Ok(Tag::Counted(_))));
         assert_eq!(out.piece(&batch, path), Err(Busy::Held));
         let update = Update::new(SignalOp::Set, word, 0).unwrap();
-        let Ok(Sealed::Message(signal)) = out.end(batch, update, false) else {
-            panic!("nothing is in its way")
-        };
+        let Ok(signal) = out.end(batch, update, false) else { panic!("nothing is in its way") };
         assert_eq!(signal.count, RMA_EPOCH_WRITES_MAX);
         out.count = RMA_EPOCH_WRITES_MAX;
         assert_eq!(out.put(path), Ok(Tag::Plain), "and goes on without being counted");

@@ -11,7 +11,7 @@ use crate::rma::Path;
 use crate::rma::inbox::{Inbox, Took};
 use crate::rma::incoming::{MakeUp, Standing};
 use crate::rma::ledger::{self, Ledger};
-use crate::rma::outgoing::{self, Batch, Busy, Order, Outgoing, Sealed, Tag};
+use crate::rma::outgoing::{self, Batch, Busy, Order, Outgoing, Tag};
 use crate::rma::paths::{Paths, Step as PathStep};
 use crate::rma::redo::{Again, Kind, Redo};
 use crate::rma::shape::Shape;
@@ -770,8 +770,7 @@ impl World {
         let this = &mut out.threads[thread];
         let Some(batch) = this.batch.take() else { return false };
         let signal = match out.machine.end(batch, update, false) {
-            Ok(Sealed::Message(signal)) => signal,
-            Ok(Sealed::Fenced(_)) => unreachable!("nothing fences here"),
+            Ok(signal) => signal,
             Err((batch, busy)) => {
                 assert_eq!(busy, Busy::Plain);
                 this.batch = Some(batch);

@@ -7,7 +7,7 @@ use crate::limits::{LINKS_MAX, RMA_STREAMS_MAX};
 use crate::mutant::planted;
 use crate::rma::inbox::{Inbox, Seen, Took};
 use crate::rma::incoming::{Incoming, MakeUp, Standing};
-use crate::rma::outgoing::{Busy, Order, Outgoing, Quiet, Sealed, Tag};
+use crate::rma::outgoing::{Busy, Order, Outgoing, Quiet, Tag};
 use crate::rma::shape::Shape;
 use crate::rma::{Fault, Path};
 use crate::wire::imm::Counted;
@@ -48,8 +48,7 @@ fn send(out: &mut Outgoing, value: u64, writes: u32) -> Result<(Signal, Vec<Tag>
     let batch = out.begin()?;
     let tags = (0..writes).map(|_| out.piece(&batch, path(0)).unwrap()).collect();
     match out.end(batch, update(value), false) {
-        Ok(Sealed::Message(signal)) => Ok((signal, tags)),
-        Ok(Sealed::Fenced(_)) => panic!("not here"),
+        Ok(signal) => Ok((signal, tags)),
         Err((batch, busy)) => {
             out.abandon(batch);
             Err(busy)
@@ -72,7 +71,7 @@ fn a_first_signal_waits_for_puts_that_were_not_counted() {
     assert!(out.on_plain_done());
     let (batch, _) = out.end(batch, update(0), false).unwrap_err();
     assert!(out.on_plain_done());
-    let Ok(Sealed::Message(signal)) = out.end(batch, update(0), false) else { panic!("it may go") };
+    let Ok(signal) = out.end(batch, update(0), false) else { panic!("it may go") };
     assert_eq!((signal.epoch, signal.count), (0, 1));
     assert_eq!(out.put(path(1)), Ok(Tag::Counted(imm(1))));
     assert!(!out.on_plain_done(), "told once too often, which is said and changes nothing");
@@ -154,17 +153,6 @@ fn where_writes_bring_no_immediates_a_signal_waits_for_them() {
 }
 
 #[test]
-fn a_nic_that_fences_needs_nothing() {
-    let mut out = outgoing(Order::Fenced);
-    for value in 0..100 {
-        assert_eq!(out.put(path(0)), Ok(Tag::Plain));
-        let batch = out.begin().unwrap();
-        assert!(matches!(out.end(batch, update(value), true), Ok(Sealed::Fenced(_))));
-    }
-    assert_eq!((out.quiet(), out.unacknowledged()), (Quiet::Applied, 0));
-}
-
-#[test]
 fn a_quiet_asks_once_and_is_told() {
     let (mut out, mut inbox) = (outgoing(COUNTED), inbox());
     assert_eq!(out.quiet(), Quiet::Applied);
@@ -186,7 +174,7 @@ fn a_quiet_asks_once_and_is_told() {
 fn a_signal_may_ask_itself() {
     let (mut out, mut inbox) = (outgoing(COUNTED), inbox());
     let batch = out.begin().unwrap();
-    let Ok(Sealed::Message(signal)) = out.end(batch, update(7), true) else { panic!() };
+    let Ok(signal) = out.end(batch, update(7), true) else { panic!() };
     assert_eq!(out.quiet(), Quiet::Wait, "nothing more to send");
     inbox.on_signal(&signal).unwrap();
     assert!(inbox.take(stream(1)).is_some());
@@ -340,7 +328,7 @@ fn writes_lost_with_a_path_are_made_up_for() {
     let (mut out, mut inbox) = (outgoing(COUNTED), inbox());
     let batch = out.begin().unwrap();
     let tags = [0, 0, 1, 0].map(|place| (out.piece(&batch, path(place)).unwrap(), path(place)));
-    let Ok(Sealed::Message(signal)) = out.end(batch, update(0), false) else { panic!() };
+    let Ok(signal) = out.end(batch, update(0), false) else { panic!() };
     assert!(matches!(out.put(path(0)), Ok(Tag::Counted(_))));
     inbox.on_signal(&signal).unwrap();
     for (tag, path) in &tags[..3] {
