@@ -230,6 +230,12 @@ pub(crate) fn window(port: u16) -> impl Iterator<Item = u16> + Clone {
 }
 
 impl Environment {
+    /// The place of this process in its job, where the environment tells it.
+    #[must_use]
+    pub fn place(&self) -> Option<Place> {
+        self.place
+    }
+
     /// What a person should know about the job's secret, if anything: for rank 0 of a job on a network whose secret others can compute. To be shown
     /// once, on standard error.
     #[must_use]

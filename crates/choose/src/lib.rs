@@ -13,6 +13,7 @@ mod gpudirect;
 mod inventory;
 mod member;
 mod queues;
+mod rank_nics;
 mod running;
 mod unused;
 mod wait;
@@ -23,6 +24,7 @@ pub use error::{ChooseError, JobError};
 pub use gpudirect::{GpuNote, meet_ofi, meet_verbs};
 pub use member::Member;
 pub use queues::Carrying;
+pub use rank_nics::{NicChoice, RankNics};
 pub use running::{Carrier, Running};
 pub use unused::{UnusedDevice, UnusedDevices, UsedFabric};
 

@@ -9,7 +9,7 @@ use trunkline_engine::{Nics, Params};
 use trunkline_fabric::Level;
 use trunkline_proto::wire::dial::CARD_BYTES;
 
-use crate::{Carrier, FrontEnd, Hardware, JobError, Running, addresses, reach};
+use crate::{Carrier, FrontEnd, Hardware, JobError, NicChoice, Running, addresses, reach};
 
 /// A member that knows all others.
 pub struct Member {
@@ -26,14 +26,14 @@ pub struct Member {
 
 impl Member {
     /// Joins the job that the environment tells of (`trunkline run`, torchrun, Slurm, `mpiexec`), or is a job of one. All members have then
-    /// met; each step may take as long as `limit`. Also the engine, which has no memory yet that others reach. `front_end` is the interface in the
+    /// met; each step may take as long as `limit`. Without `nics` it uses those of its rank ([`NicChoice::of_rank`]). Also the engine, which has no memory yet that others reach. `front_end` is the interface in the
     /// words of its users, for the banner.
     ///
     /// # Errors
     /// [`JobError`].
     pub fn join(
         params: Params,
-        nics: Nics,
+        nics: Option<Nics>,
         limit: Duration,
         front_end: &'static str,
         log: impl Fn(Level, &str) + Send + Sync + 'static,
@@ -42,11 +42,11 @@ impl Member {
         let hardware = Hardware::open(&params, &log)?;
         let addresses = addresses(&params)?;
         let host = UnixHost::reached(reach(&params, &addresses), log);
-        let (job, carrier) = Running::new(params, hardware, nics, host, addresses, &front_end)?;
-        let bootstrap = match Environment::read()? {
-            Some(environment) => Some(Bootstrap::join(&environment, limit)?),
-            None => None,
-        };
+        let environment = Environment::read()?;
+        let choice = nics
+            .map_or_else(|| NicChoice::of_rank(&params.host_root, environment.as_ref()), NicChoice::Named);
+        let (job, carrier) = Running::new(params, hardware, choice, host, addresses, &front_end)?;
+        let bootstrap = environment.map(|environment| Bootstrap::join(&environment, limit)).transpose()?;
         let place = bootstrap.as_ref().map(Bootstrap::place);
         let (rank, size) = place.map_or((0, 1), |place| (place.rank, place.size));
         let mut member = Self { carrier, rank, size, bootstrap, limit };

@@ -17,7 +17,7 @@ use trunkline_softnic::SoftFabric;
 use trunkline_verbs::VerbsFabric;
 
 use crate::error::{ChooseError, JobError};
-use crate::{Banner, FrontEnd, Hardware, soft_config};
+use crate::{Banner, FrontEnd, Hardware, NicChoice, soft_config};
 
 pub(crate) type Over<F> = Arc<Job<F, UnixHost>>;
 
@@ -43,7 +43,7 @@ macro_rules! of {
 }
 
 impl Running {
-    /// Opens the fabric and listens. `nics` are by their places in the fabric's list; also what fabric it is, and its NICs. The host's log gets
+    /// Opens the fabric and listens, with the NICs of that choice; also what fabric it is, and its NICs. The host's log gets
     /// the process's banner, as of this front end.
     ///
     /// # Errors
@@ -51,7 +51,7 @@ impl Running {
     pub fn new(
         params: Params,
         hardware: Hardware,
-        nics: Nics,
+        nics: impl Into<NicChoice>,
         host: UnixHost,
         addresses: Vec<std::net::IpAddr>,
         front_end: &FrontEnd,
@@ -61,9 +61,10 @@ impl Running {
             name: &str,
             host: UnixHost,
             params: Params,
-            nics: Nics,
+            choice: &NicChoice,
             front_end: &FrontEnd,
         ) -> Result<(Over<F>, Carrier), JobError> {
+            let nics = choice.resolve(fabric.nics());
             let carrier = Carrier::of(&fabric, nics)?;
             let all = fabric.nics();
             let used: Vec<Nic> =
@@ -75,20 +76,21 @@ impl Running {
             let job = Job::new(fabric, host, params, nics).map_err(JobError::Start)?;
             Ok((Arc::new(job), carrier))
         }
+        let choice = nics.into();
         Ok(match hardware {
             Hardware::None | Hardware::PassedOver => {
                 let config = soft_config(&params, addresses);
                 let fabric = SoftFabric::new(config).map_err(ChooseError::from)?;
-                let (job, carrier) = make(fabric, "soft", host, params, nics, front_end)?;
+                let (job, carrier) = make(fabric, "soft", host, params, &choice, front_end)?;
                 (Self::Soft(job), carrier)
             }
             Hardware::Verbs(fabric) => {
-                let (job, carrier) = make(fabric, "verbs", host, params, nics, front_end)?;
+                let (job, carrier) = make(fabric, "verbs", host, params, &choice, front_end)?;
                 (Self::Verbs(job), carrier)
             }
             Hardware::Ofi(fabric) => {
                 let name = format!("ofi:{}", fabric.provider());
-                let (job, carrier) = make(fabric, &name, host, params, nics, front_end)?;
+                let (job, carrier) = make(fabric, &name, host, params, &choice, front_end)?;
                 (Self::Ofi(job), carrier)
             }
         })

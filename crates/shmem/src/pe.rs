@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use trunkline_choose::{Member, Running};
-use trunkline_engine::{ExecuteBy, Nics, Params, SharedHeap};
+use trunkline_engine::{ExecuteBy, Params, SharedHeap};
 use trunkline_fabric::Level;
 use trunkline_mem::ipc::Private;
 use trunkline_mem::{Memory, Shared, Statics};
@@ -101,7 +101,7 @@ impl Pe {
         let heap = Shared::aligned("trunkline.heap", bytes, bytes.next_power_of_two().min(ALIGN_MAX))?;
         let statics = statics(&params, &log(settings.debug))?;
         let (job, mut member) =
-            Member::join(params, Nics::from(0), MEETING, "OpenSHMEM library", log(settings.debug))?;
+            Member::join(params, None, MEETING, "OpenSHMEM library", log(settings.debug))?;
         let (me, size) = (member.rank, member.size);
         if size > PES_MAX {
             return Err(Error::Exhausted { what: "PEs", limit: PES_MAX });

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use crate::distance::{NumaNode, Place};
 use crate::mutant::planted;
 use crate::pci::{PciAddress, PciPath};
+use crate::rank::holds_all;
 use crate::topology::{Gpu, GpusBy, Name, Nic, NicKind, Topology};
 
 /// Most GPUs of a node.
@@ -62,6 +63,20 @@ pub fn read(root: &Path, known: &[PciAddress]) -> Result<Topology, ReadError> {
     let (gpus, gpus_by) = tree.gpus(known)?;
     let (nics, unusable) = tree.nics()?;
     Ok(Topology::new(gpus, gpus_by, nics).with_unusable(unusable))
+}
+
+/// The NUMA node that has all of these processors, in the tree below `root`; `None` if no node has, or the tree does not tell.
+#[must_use]
+pub fn read_numa_node(root: &Path, processors: &[usize]) -> Option<NumaNode> {
+    let tree = Tree { root: root.canonicalize().ok()? };
+    let folder = "devices/system/node";
+    let names = tree.entries(folder).ok()?;
+    let has_all = |name: &String| {
+        let list = tree.text(&format!("{folder}/{name}/cpulist"));
+        list.is_some_and(|list| holds_all(&list, processors))
+    };
+    let name = names.iter().filter(|name| name.starts_with("node")).find(|name| has_all(name))?;
+    NumaNode::parse(name.strip_prefix("node")?)
 }
 
 /// The tree, by its real path.

@@ -167,12 +167,19 @@ impl Topology {
     }
 
     /// Which NICs are shared out over the GPUs: of those that `takes` says yes to the best there are. RDMA devices on a bus come
-    /// first, then RDMA devices in software, then network interfaces.
+    /// first, then RDMA devices in software, then network interfaces. NICs slower than half of the fastest are left out: a transfer that is
+    /// spread over both would wait for the slow one.
     #[must_use]
     pub fn candidates(&self, takes: impl Fn(&Nic) -> bool) -> Vec<usize> {
         let taken = || self.nics.iter().enumerate().filter(|(_, nic)| takes(nic));
         let best = taken().map(|(_, nic)| nic.tier()).min();
-        taken().filter(|(_, nic)| Some(nic.tier()) == best).map(|(at, _)| at).collect()
+        let of_tier = || taken().filter(|(_, nic)| Some(nic.tier()) == best);
+        let fastest = of_tier().filter_map(|(_, nic)| nic.speed_mbps).max().unwrap_or(0);
+        let is_fast = |nic: &Nic| {
+            nic.speed_mbps.is_none_or(|speed| speed.saturating_mul(2) >= fastest)
+                || planted("topo-takes-slow-nics")
+        };
+        of_tier().filter(|(_, nic)| is_fast(nic)).map(|(at, _)| at).collect()
     }
 
     /// The NICs of each GPU out of `candidates`, at most `most` for one. Picks name NICs by their places in [`Self::nics`].

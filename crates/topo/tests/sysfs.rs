@@ -11,7 +11,8 @@ use std::path::Path;
 
 use tempfile::TempDir;
 use trunkline_topo::{
-    Distance, GPUS_MAX, GpusBy, NICS_MAX, NicKind, NumaNode, PER_GPU_MAX, PciAddress, Topology, read,
+    Distance, GPUS_MAX, GpusBy, NICS_MAX, NicKind, NumaNode, PER_GPU_MAX, PciAddress, RankPlacement,
+    Topology, read, read_numa_node,
 };
 
 fn address(text: &str) -> PciAddress {
@@ -409,4 +410,77 @@ fn more_than_a_node_has_is_refused() {
         (0..=GPUS_MAX).map(|at| address(&format!("0000:{:02x}:{:02x}.0", at / 32, at % 32))).collect();
     let root = machine::room();
     assert_eq!(read(root.path(), &known).unwrap_err().to_string(), "more than 256 GPUs");
+}
+
+/// The NICs of a rank without a GPU, by name.
+fn names_of_rank(topology: &Topology, rank: RankPlacement, most: usize) -> Vec<&str> {
+    let nics = topology.nics_of_rank(&topology.candidates(|_| true), &rank, most);
+    nics.into_iter().map(|at| topology.nics()[at].name.as_str()).collect()
+}
+
+#[test]
+fn a_rank_with_a_gpu_uses_the_nics_of_its_gpu() {
+    for name in ["hgx-8-gpus-8-nics", "dgx-pairs", "grace-blackwell", "slingshot-4-gpus"] {
+        let topology = topology(&machine::tree(name));
+        for (gpu, (nics, _)) in uses(&topology).into_iter().enumerate() {
+            let rank = RankPlacement { gpu: Some(gpu), local_rank: 7 - gpu, local_size: 8, numa: None };
+            assert_eq!(names_of_rank(&topology, rank, PER_GPU_MAX), nics, "{name}, GPU {gpu}");
+        }
+    }
+}
+
+#[test]
+fn ranks_without_gpus_share_out_the_nics_of_their_node() {
+    let topology = topology(&machine::tree("dgx-pairs"));
+    let of = |node: &str, local_rank, local_size| {
+        let numa = NumaNode::parse(node);
+        names_of_rank(&topology, RankPlacement { gpu: None, numa, local_rank, local_size }, 4)
+    };
+    // 8 NICs, two for each of four nodes.
+    assert_eq!((of("3", 0, 8), of("3", 1, 8)), (vec!["mlx5_0"], vec!["mlx5_1"]));
+    assert_eq!((of("7", 4, 8), of("7", 5, 8)), (vec!["mlx5_4"], vec!["mlx5_5"]));
+    assert_eq!(of("5", 3, 4), ["mlx5_6", "mlx5_7"], "two for each rank");
+    assert_eq!(of("1", 0, 1), ["mlx5_2", "mlx5_3"], "no far ones, although there are enough");
+    assert_eq!(of("-1", 0, 1).len(), 4, "all are equally far: as many as may be");
+    let crowd: Vec<_> = (0..4).map(|rank| of("3", rank, 64)).collect();
+    assert_eq!(crowd, [["mlx5_0"], ["mlx5_1"], ["mlx5_0"], ["mlx5_1"]]);
+    assert!(Topology::default().nics_of_rank(&[], &RankPlacement::default(), 4).is_empty());
+}
+
+#[test]
+fn nics_slower_than_half_of_the_fastest_are_left_out() {
+    let root = tree_of(&[("mlx5_0", "400"), ("mlx5_1", "200"), ("mlx5_2", "100"), ("mlx5_3", "")]);
+    let topology = topology(&root);
+    let names: Vec<_> =
+        topology.candidates(|_| true).into_iter().map(|at| topology.nics()[at].name.as_str()).collect();
+    assert_eq!(names, ["mlx5_0", "mlx5_1", "mlx5_3"]);
+}
+
+/// RDMA devices in software of these rates in Gb/s.
+fn tree_of(devices: &[(&str, &str)]) -> TempDir {
+    let root = tempfile::tempdir().unwrap();
+    for (name, rate) in devices {
+        let port = root.path().join(format!("class/infiniband/{name}/ports/1"));
+        fs::create_dir_all(&port).unwrap();
+        if !rate.is_empty() {
+            fs::write(port.join("rate"), format!("{rate} Gb/sec (4X NDR)\n")).unwrap();
+        }
+    }
+    root
+}
+
+#[test]
+fn the_node_of_processors_is_the_one_that_has_them_all() {
+    let root = tempfile::tempdir().unwrap();
+    for (node, list) in [("node0", "0-3,8-11\n"), ("node1", "4-7,12-15\n")] {
+        let folder = root.path().join("devices/system/node").join(node);
+        fs::create_dir_all(&folder).unwrap();
+        fs::write(folder.join("cpulist"), list).unwrap();
+    }
+    let node = |processors: &[usize]| read_numa_node(root.path(), processors).map(NumaNode::number);
+    assert_eq!(node(&[1, 9]), Some(0));
+    assert_eq!(node(&[4, 5, 15]), Some(1));
+    assert_eq!(node(&[3, 4]), None, "of two nodes");
+    assert_eq!(node(&[99]), None);
+    assert_eq!(read_numa_node(Path::new("/nonexistent"), &[0]), None);
 }

@@ -40,7 +40,7 @@ pub struct World {
 /// How a world is to be; see [`World::builder`].
 pub struct Builder {
     heap: Option<u64>,
-    nics: Nics,
+    nics: Option<Nics>,
     passive: Option<bool>,
     meeting: Duration,
     log: Log,
@@ -59,13 +59,14 @@ impl Builder {
         Self { heap: Some(bytes), ..self }
     }
 
-    /// The NICs to use, one to four, by their numbers in `trunkline info` [default: the first one].
+    /// The NICs to use, one to four, by their numbers in `trunkline info` [default: those that `trunkline topo`
+    /// shows for the GPU of this rank, or those near its processors; of software NICs the first one].
     ///
     /// # Errors
     /// [`Error::Argument`] if there are none, more than four, or one twice.
     pub fn nics(self, numbers: &[usize]) -> Result<Self, Error> {
         let nics = Nics::new(numbers).ok_or(Error::Argument("a world has one to four different NICs"))?;
-        Ok(Self { nics, ..self })
+        Ok(Self { nics: Some(nics), ..self })
     }
 
     /// Whether a thread serves other ranks while this one makes no call [default: it does, unless `TRUNKLINE_PROGRESS_THREAD=0`]. It
@@ -131,8 +132,8 @@ impl World {
                 eprintln!("trunkline: {line}");
             }
         };
-        let (nics, meeting) = (Nics::from(0), Duration::from_secs(120));
-        Builder { heap: None, nics, passive: None, meeting, log: Box::new(warn) }
+        let meeting = Duration::from_secs(120);
+        Builder { heap: None, nics: None, passive: None, meeting, log: Box::new(warn) }
     }
 
     /// A context for another thread, or for operations that are to be waited for apart from others. A world has 16 at most at a time, its own

@@ -1,0 +1,168 @@
+//! The NICs that a process uses when its user names none: those that `trunkline topo` shows for its GPU, or those near its
+//! processors. Asked once by [`Running`](crate::Running) when it has opened the fabric; opens no device.
+
+use std::path::Path;
+
+use trunkline_bootstrap::Environment;
+use trunkline_engine::Nics;
+use trunkline_fabric::Nic;
+use trunkline_proto::limits::RAILS_MAX;
+use trunkline_topo::{PciPath, RankPlacement, Topology, gpu_of_rank, read_numa_node};
+
+/// By which NVIDIA's and AMD's runtimes show a process some of the GPUs, the first that is set counts.
+const VISIBLE: [&str; 3] = ["CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"];
+
+/// Which NICs of a fabric a process uses.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum NicChoice {
+    /// These, by their places in the fabric's list.
+    Named(Nics),
+    /// Those of this rank.
+    OfRank(Box<RankNics>),
+}
+
+impl From<Nics> for NicChoice {
+    fn from(nics: Nics) -> Self {
+        Self::Named(nics)
+    }
+}
+
+impl NicChoice {
+    /// The choice for the rank that the environment describes, on the host whose files are below `host_root`.
+    #[must_use]
+    pub fn of_rank(host_root: &Path, environment: Option<&Environment>) -> Self {
+        Self::OfRank(Box::new(RankNics::find(host_root, environment, |name| std::env::var(name).ok())))
+    }
+
+    /// Places in the fabric's list.
+    pub(crate) fn resolve(&self, nics: &[Nic]) -> Nics {
+        match self {
+            Self::Named(nics) => *nics,
+            Self::OfRank(rank) => rank.resolve(nics),
+        }
+    }
+}
+
+/// What decides over the NICs of a rank.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct RankNics {
+    topology: Topology,
+    rank: RankPlacement,
+}
+
+impl RankNics {
+    /// Reads the topology, and where this process is in it. A host that does not show its devices has none.
+    fn find(
+        host_root: &Path,
+        environment: Option<&Environment>,
+        variable: impl Fn(&str) -> Option<String>,
+    ) -> Self {
+        let sys = host_root.join("sys");
+        let topology = trunkline_topo::read(&sys, &[]).unwrap_or_default();
+        let place = environment.and_then(Environment::place);
+        let local_rank = place.and_then(|place| place.local_rank).unwrap_or(0);
+        let local_size = place.and_then(|place| place.local_size).unwrap_or(1);
+        let visible = VISIBLE.iter().find_map(|name| variable(name));
+        let gpu = gpu_of_rank(visible.as_deref(), local_rank, topology.gpus().len());
+        let numa = read_numa_node(&sys, &allowed_processors());
+        Self { topology, rank: RankPlacement { gpu, numa, local_rank, local_size } }
+    }
+
+    /// Places in the fabric's list; the first NIC where the topology knows none of them, as of software NICs.
+    fn resolve(&self, nics: &[Nic]) -> Nics {
+        let known = self.topology.nics();
+        let is_same = |nic: &Nic, known: &trunkline_topo::Nic| {
+            let device = nic.name.split(':').next().unwrap_or_default();
+            let address = nic.pci_path.as_deref().and_then(PciPath::parse).map(|path| path.address());
+            device == known.name.as_str() || (address.is_some() && address == known.address())
+        };
+        let candidates = self.topology.candidates(|known| nics.iter().any(|nic| is_same(nic, known)));
+        let chosen = self.topology.nics_of_rank(&candidates, &self.rank, RAILS_MAX);
+        let place = |&at: &usize| nics.iter().position(|nic| is_same(nic, &known[at]));
+        let mut places: Vec<usize> = chosen.iter().filter_map(place).collect();
+        places.dedup();
+        Nics::new(&places).unwrap_or(Nics::from(0))
+    }
+}
+
+/// The processors that this thread may run on.
+fn allowed_processors() -> Vec<usize> {
+    let Ok(set) = rustix::thread::sched_getaffinity(None) else { return Vec::new() };
+    (0..rustix::thread::CpuSet::MAX_CPU).filter(|&at| set.is_set(at)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::symlink;
+
+    use trunkline_fabric::Fabric as _;
+    use trunkline_softnic::{SoftConfig, SoftFabric};
+
+    use super::*;
+
+    /// A host with four NICs behind two host bridges, and a GPU behind the second one.
+    fn host() -> tempfile::TempDir {
+        let root = tempfile::tempdir().unwrap();
+        let sys = root.path().join("sys");
+        let device = |path: &str, class: &str| {
+            let folder = sys.join("devices").join(path);
+            fs::create_dir_all(&folder).unwrap();
+            fs::write(folder.join("class"), class).unwrap();
+            let address = path.rsplit('/').next().unwrap();
+            let bus = sys.join("bus/pci/devices");
+            fs::create_dir_all(&bus).unwrap();
+            symlink(&folder, bus.join(address)).unwrap();
+            folder
+        };
+        let nics = [
+            ("mlx5_0", "pci0000:00/0000:00:01.0/0000:01:00.0", "400"),
+            ("mlx5_1", "pci0000:00/0000:00:02.0/0000:02:00.0", "100"),
+            ("mlx5_2", "pci0000:80/0000:80:01.0/0000:81:00.0", "400"),
+            ("mlx5_3", "pci0000:80/0000:80:02.0/0000:82:00.0", "400"),
+        ];
+        for (name, path, rate) in nics {
+            let folder = device(path, "0x020700\n");
+            let rdma = folder.join("infiniband").join(name);
+            fs::create_dir_all(rdma.join("ports/1")).unwrap();
+            fs::write(rdma.join("ports/1/rate"), format!("{rate} Gb/sec (4X NDR)\n")).unwrap();
+            symlink(&folder, rdma.join("device")).unwrap();
+            fs::create_dir_all(sys.join("class/infiniband")).unwrap();
+            symlink(&rdma, sys.join("class/infiniband").join(name)).unwrap();
+        }
+        let gpu = device("pci0000:80/0000:80:03.0/0000:83:00.0", "0x030200\n");
+        fs::write(gpu.join("vendor"), "0x10de\n").unwrap();
+        root
+    }
+
+    fn nic(name: &str) -> Nic {
+        let fabric = SoftFabric::new(SoftConfig::default()).unwrap();
+        Nic { name: name.to_owned(), ..fabric.nics()[0].clone() }
+    }
+
+    fn chosen(host: &Path, visible: Option<&str>, nics: &[&str]) -> Vec<usize> {
+        let variable = |name: &str| visible.filter(|_| name == VISIBLE[0]).map(str::to_owned);
+        let rank = RankNics::find(host, None, variable);
+        let nics: Vec<Nic> = nics.iter().map(|name| nic(name)).collect();
+        NicChoice::OfRank(Box::new(rank)).resolve(&nics).numbers().to_vec()
+    }
+
+    #[test]
+    fn a_rank_uses_the_nics_near_its_gpu() {
+        let host = host();
+        let all = ["mlx5_0", "mlx5_1", "mlx5_2:1", "mlx5_3:1"];
+        assert_eq!(chosen(host.path(), None, &all), [2, 3]);
+        assert_eq!(chosen(host.path(), None, &["mlx5_3", "mlx5_0"]), [0], "of those that the fabric offers");
+        // Without a GPU the processors decide, of which this host tells nothing; a slow NIC is no help.
+        assert_eq!(chosen(host.path(), Some(""), &all), [0, 2, 3]);
+    }
+
+    #[test]
+    fn a_fabric_whose_nics_are_nowhere_is_used_by_its_first() {
+        let host = host();
+        assert_eq!(chosen(host.path(), None, &["soft0", "soft1"]), [0]);
+        assert_eq!(chosen(Path::new("/nonexistent"), None, &["mlx5_0", "mlx5_1"]), [0]);
+        let named = NicChoice::from(Nics::new(&[1, 0]).unwrap());
+        assert_eq!(named.resolve(&[nic("mlx5_0"), nic("mlx5_1")]).numbers(), [1, 0]);
+    }
+}
