@@ -1,5 +1,6 @@
 //! The executor's thread sleeps when there is nothing, costs nothing then, and is woken by who rings.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use trunkline_devq::Poll;
@@ -112,11 +113,19 @@ fn whoever_rings_wakes_a_thread_that_is_about_to_sleep() {
 fn who_cancels_waits_for_whoever_is_away_for_a_moment() {
     let ranks = ranks(2, NEAR);
     let queue = ranks[0].queues.queue(8).unwrap();
-    let first = queue.reserve(1).unwrap();
+    let (first, second) = (queue.reserve(1).unwrap(), queue.reserve(1).unwrap());
+    let arrived = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        let others = queue.clone();
-        let canceled = scope.spawn(move || others.reserve(1).unwrap().cancel());
+        let canceled = scope.spawn(|| {
+            arrived.store(true, Ordering::Relaxed);
+            second.cancel();
+        });
+        while !arrived.load(Ordering::Relaxed) {
+            std::thread::yield_now();
+        }
+        // Whoever does not wait is done long before that.
         std::thread::sleep(Duration::from_millis(25));
+        assert!(!canceled.is_finished(), "it did not wait");
         let ticket = first.publish().unwrap();
         queue.submit(ticket.index + 1);
         canceled.join().unwrap();

@@ -84,7 +84,7 @@ fn a_limit_of_comms_is_named(scene: Scene) {
 }
 
 fn a_limit_of_queue_pairs_is_named(scene: Scene) {
-    limit_of_connections(&Net::start(scene.version), "4");
+    limit_of_connections(&Net::start(scene.version), "all 4 queue pairs of the NIC are in use");
     assert!(logged("TRUNKLINE_QP_SHARING=on") > 0, "no line names the remedy: {:?}", LINES.lock().unwrap());
 }
 
@@ -126,7 +126,11 @@ fn a_limit_of_regions_is_named(scene: Scene) {
             }
         };
         assert_eq!(code, ResultCode::SYSTEM_ERROR);
-        assert!(logged("40") > 0, "no line names the limit: {:?}", LINES.lock().unwrap());
+        assert!(
+            logged("all 40 regions of the NIC are in use") > 0,
+            "no line names the limit: {:?}",
+            LINES.lock().unwrap()
+        );
         assert_eq!(*before.get_or_insert(mrs.len()), mrs.len(), "something leaked");
         mrs.into_iter().for_each(|mr| net.dereg(pair.0, mr).unwrap());
         round(&net, pair, 50_000);
