@@ -37,6 +37,7 @@ mod links;
 mod mailbox;
 mod matched;
 mod member;
+mod member_key;
 mod news;
 mod nics;
 mod outgoing;
@@ -76,6 +77,7 @@ pub use error::{CommFault, Error, in_full};
 pub use groups::Riding;
 pub use helper::{Helper, Tended};
 pub use id::{CommId, ListenId, MrId, RequestId};
+pub use member_key::{MemberKey, ProofPurpose};
 pub use nics::Nics;
 pub use params::{
     Alias, ExecuteBy, FabricName, Found, MatchBy, OfiParams, ParamInfo, Params, ParamsError, SharedHeap,

@@ -12,6 +12,7 @@ use trunkline_proto::wire::dial::{Card, Proof, Refusal, Word};
 use trunkline_proto::wire::rma::Stream;
 
 use crate::in_full;
+use crate::member_key::ProofPurpose;
 use crate::rma::context::{Context, Dialled};
 use crate::rma::error::{Lost, RmaError};
 use crate::rma::job::{Job, Member, UNMET};
@@ -228,7 +229,7 @@ impl<F: Fabric, H: Host> Job<F, H> {
     /// [`RmaError::Argument`] if there is no such member, or its card has a key that nobody can have.
     pub(super) fn proof_for(&self, member: Member) -> Result<Proof, RmaError> {
         let (me, _) = self.me.get().ok_or(UNMET)?;
-        let proof = self.key.prove(&self.card_of(member)?.key, *me, member);
+        let proof = self.key.prove(ProofPurpose::OneSided, &self.card_of(member)?.key, *me, member);
         proof.ok_or(RmaError::Argument("the public key on the member's card makes no secret"))
     }
 
@@ -246,7 +247,9 @@ impl<F: Fabric, H: Host> Job<F, H> {
         if let Some(expected) = desk.proofs.get(&member) {
             return expected == proof;
         }
-        let Some(expected) = self.key.prove(&card.key, member, *me) else { return false };
+        let Some(expected) = self.key.prove(ProofPurpose::OneSided, &card.key, member, *me) else {
+            return false;
+        };
         desk.proofs.insert(member, expected);
         expected == *proof
     }

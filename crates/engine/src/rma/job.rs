@@ -16,11 +16,11 @@ use trunkline_proto::wire::rma::signal::Update;
 use trunkline_proto::wire::rma::word::Word as Word8;
 
 use crate::lane::Lane;
+use crate::member_key::MemberKey;
 use crate::rma::context::{ANSWERS_MAX, Context, ContextId, Fetch, Local, Source};
 use crate::rma::desk::Desk;
 use crate::rma::error::RmaError;
 use crate::rma::heaps::Heaps;
-use crate::rma::member_key::MemberKey;
 use crate::rma::native::Native;
 use crate::rma::place::{Place, named};
 use crate::rma::service::{RECEIVES_MAX, Service, arm_rails};

@@ -19,7 +19,6 @@ mod heap;
 mod heaps;
 mod job;
 mod leave;
-mod member_key;
 mod native;
 mod peer;
 mod place;

@@ -44,6 +44,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "ipc", check: ipc::messages, seeds: ipc::message_seeds },
     Target { name: "ipc_hostile", check: ipc::hostile, seeds: ipc::hostile_seeds },
     Target { name: "tagged_cell", check: tagged::cells, seeds: tagged::cell_seeds },
+    Target { name: "introduction", check: tagged::introduction, seeds: tagged::introduction_seeds },
     Target { name: "window", check: ipc::windows, seeds: ipc::window_seeds },
     Target { name: "share", check: share::words, seeds: share::word_seeds },
     Target { name: "pool", check: share::pool, seeds: share::pool_seeds },

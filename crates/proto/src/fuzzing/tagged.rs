@@ -1,4 +1,4 @@
-//! Tagged messages inside a node: the cells of both rings.
+//! Tagged messages inside a node: introductions, and the cells of both rings.
 
 use alloc::vec::Vec;
 
@@ -6,6 +6,7 @@ use super::variants;
 use crate::intervals::Span;
 use crate::slots::SlotId;
 use crate::tagged::Rows;
+use crate::wire::introduction::Introduction;
 use crate::wire::ipc::{Name, Outcome, Reference};
 use crate::wire::tagged::{Answer, CELL_BYTES, Message, WORDS};
 
@@ -13,6 +14,17 @@ fn words(bytes: &[u8]) -> Option<[u64; WORDS]> {
     let cell: &[u8; CELL_BYTES as usize] = bytes.first_chunk()?;
     let (chunks, _) = cell.as_chunks::<8>();
     Some(core::array::from_fn(|at| u64::from_le_bytes(chunks[at])))
+}
+
+pub(super) fn introduction(bytes: &[u8]) {
+    if let Ok(parsed) = Introduction::from_bytes(bytes) {
+        assert_eq!(parsed.to_bytes(), bytes);
+    }
+}
+
+pub(super) fn introduction_seeds() -> Vec<Vec<u8>> {
+    let introduction = |rank, proof| Introduction { rank, proof }.to_bytes();
+    variants(&[introduction(0, [0; 16]), introduction(u32::MAX, [0xa5; 16])])
 }
 
 /// What is read is what would have been written; a cell is of one ring.

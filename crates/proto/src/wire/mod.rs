@@ -11,6 +11,7 @@ pub mod fin;
 pub mod frame;
 pub mod handle;
 pub mod imm;
+pub mod introduction;
 pub mod ipc;
 pub mod layout;
 pub mod member;

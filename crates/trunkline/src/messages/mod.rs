@@ -53,6 +53,7 @@
 mod buffer;
 mod collective;
 mod error;
+mod introduction;
 mod memory;
 mod pattern;
 mod serve;

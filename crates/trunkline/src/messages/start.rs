@@ -1,8 +1,10 @@
 //! How the ranks of a host find each other, and how they part.
 
+use std::collections::HashMap;
 use std::os::fd::AsRawFd as _;
 use std::time::{Duration, Instant as Clock};
 
+use trunkline_engine::MemberKey;
 use trunkline_engine::host::{Reach, UnixHost, UnixListener, UnixOob, UnixStream};
 use trunkline_engine::ipc::Config as Sharing;
 use trunkline_engine::tagged::{Config, Endpoint, Event, PeerId};
@@ -10,8 +12,10 @@ use trunkline_fabric::{Host as _, Oob as _, OobAddress, OobError, OobListener as
 use trunkline_mem::ipc::{Device, IpcMemory, Passing};
 use trunkline_proto::id::ProcessId;
 use trunkline_proto::ipc::exporter::Amount;
+use trunkline_proto::wire::dial::PublicKey;
 use trunkline_proto::wire::tagged::Inbox;
 
+use super::introduction::{Introductions, RankKeys};
 use super::wait::Rounds;
 use super::window::Windows;
 use super::{MessageError, Messages, UnixHostClock};
@@ -27,26 +31,41 @@ const INBOX: [u32; 3] = [1024, 512, 1 << 18];
 /// How long a rank of this host may take to come.
 const MEETING: Duration = Duration::from_secs(30);
 
-/// What a rank tells the others: its process's random name and number, and where it listens.
-const CARD: usize = 16 + 4 + 1 + OobAddress::MAX;
+/// Bytes of a card.
+const CARD: usize = 16 + 4 + 32 + 1 + OobAddress::MAX;
 
-/// One card.
-fn card(process: [u8; 16], address: &OobAddress) -> [u8; CARD] {
-    let mut card = [0; CARD];
-    card[..16].copy_from_slice(&process);
-    card[16..20].copy_from_slice(&std::process::id().to_le_bytes());
-    card[20] = address.0.len() as u8;
-    let (to, from) = (card[21..].iter_mut(), address.0.iter());
-    to.zip(from).for_each(|(to, from)| *to = *from);
-    card
+/// What a rank gives the others, over links that the job's store has proved.
+struct RankCard {
+    /// The random name of its process.
+    process: [u8; 16],
+    /// The number of its process, for people.
+    pid: u32,
+    /// By which ranks show each other who they are.
+    key: PublicKey,
+    /// Where it listens.
+    address: OobAddress,
 }
 
-/// Its parts.
-fn read(card: &[u8]) -> Option<([u8; 16], u32, OobAddress)> {
-    let (process, rest) = card.split_first_chunk::<16>()?;
-    let (pid, rest) = rest.split_first_chunk()?;
-    let (len, rest) = rest.split_first()?;
-    Some((*process, u32::from_le_bytes(*pid), OobAddress(rest.get(..usize::from(*len))?.to_vec())))
+impl RankCard {
+    fn to_bytes(&self) -> [u8; CARD] {
+        let mut card = [0; CARD];
+        card[..16].copy_from_slice(&self.process);
+        card[16..20].copy_from_slice(&self.pid.to_le_bytes());
+        card[20..52].copy_from_slice(&self.key);
+        card[52] = self.address.0.len() as u8;
+        let (to, from) = (card[53..].iter_mut(), self.address.0.iter());
+        to.zip(from).for_each(|(to, from)| *to = *from);
+        card
+    }
+
+    fn from_bytes(card: &[u8]) -> Option<Self> {
+        let (process, rest) = card.split_first_chunk::<16>()?;
+        let (pid, rest) = rest.split_first_chunk()?;
+        let (key, rest) = rest.split_first_chunk::<32>()?;
+        let (len, rest) = rest.split_first()?;
+        let address = OobAddress(rest.get(..usize::from(*len))?.to_vec());
+        Some(Self { process: *process, pid: u32::from_le_bytes(*pid), key: *key, address })
+    }
 }
 
 pub(super) fn start<M: IpcMemory>(world: &World, memory: M) -> Result<Messages<M>, MessageError> {
@@ -60,8 +79,12 @@ pub(super) fn start<M: IpcMemory>(world: &World, memory: M) -> Result<Messages<M
     let [messages, answers, stage] = INBOX;
     let inbox = Inbox::new(messages, answers, stage).map_err(|_| MessageError::Outside)?;
     let now = host.now();
-    let cards = gather(world, &card(process, &listener.address()))?;
-    let cards: Vec<_> = cards.chunks(CARD).map(read).collect();
+    let key = MemberKey::new([host.random(), host.random()]);
+    let own = RankCard { process, pid: std::process::id(), key: key.public(), address: listener.address() };
+    let cards = gather(world, &own.to_bytes())?;
+    let cards: Vec<_> = cards.chunks(CARD).map(RankCard::from_bytes).collect();
+    let public = cards.iter().map(|card| card.as_ref().map(|card| card.key)).collect();
+    let (keys, mut introductions) = (RankKeys { rank, key, public }, Introductions::new());
     let mut one = Messages {
         endpoint: Endpoint::new(memory, Config { sharing, inbox, copy: params.node_copy }, now),
         host: UnixHostClock(host),
@@ -80,10 +103,9 @@ pub(super) fn start<M: IpcMemory>(world: &World, memory: M) -> Result<Messages<M
     // Whoever can be reached is near; it learns of it in the same way.
     let mut reached = vec![0_u8; size];
     for (other, card) in cards.iter().enumerate().take(rank) {
-        let Some((_, _, address)) = card else { continue };
-        if let Some(stream) = connect(one.host.0.oob(), address) {
-            one.endpoint.join(stream)?;
-            reached[other] = 1;
+        let Some(card) = card else { continue };
+        if let Some(stream) = connect(one.host.0.oob(), &card.address) {
+            reached[other] = u8::from(introductions.add_dialled(&keys, stream, other));
         }
     }
     let all = gather(world, &reached)?;
@@ -93,12 +115,10 @@ pub(super) fn start<M: IpcMemory>(world: &World, memory: M) -> Result<Messages<M
         std::cmp::Ordering::Greater => all.get(other * size + rank) == Some(&1),
     };
     let near: Vec<usize> = (0..size).filter(|other| is_near(*other)).collect();
-    let known = |process: [u8; 16]| {
-        near.iter().copied().find(|rank| matches!(cards[*rank], Some((of, ..)) if of == process))
-    };
-    one.meet(&mut listener, &near, known)?;
+    let process_of = |rank: usize| cards.get(rank)?.as_ref().map(|card| card.process);
+    one.meet(&mut listener, &mut introductions, &keys, &near, process_of)?;
     for (other, peer) in one.peers.iter().enumerate() {
-        let pid = cards.get(other).and_then(|card| card.as_ref()).map_or(0, |(_, pid, _)| *pid);
+        let pid = cards.get(other).and_then(Option::as_ref).map_or(0, |card| card.pid);
         peer.iter().for_each(|peer| one.endpoint.label(*peer, other as u32, pid));
     }
     one.rounds = Rounds::new(near.len() + 1, now);
@@ -155,35 +175,49 @@ pub fn shared_device(world: &World, capacity: u64) -> Result<Device, MessageErro
 }
 
 impl<M: IpcMemory> Messages<M> {
-    /// Waits until all that are near have said who they are. A stranger is left alone.
+    /// Waits until all ranks near have shown who they are. Other processes are left alone.
     fn meet(
         &mut self,
         listener: &mut UnixListener,
+        introductions: &mut Introductions<UnixStream>,
+        keys: &RankKeys,
         near: &[usize],
-        known: impl Fn([u8; 16]) -> Option<usize>,
+        process_of: impl Fn(usize) -> Option<[u8; 16]>,
     ) -> Result<(), MessageError> {
         let since = Clock::now();
+        // By the number of the peer: the rank that its stream has shown.
+        let mut shown: HashMap<u32, usize> = HashMap::new();
         while let Some(missing) = near.iter().find(|rank| self.peers[**rank].is_none()) {
             if since.elapsed() > MEETING {
                 return Err(MessageError::Absent { rank: *missing, seconds: MEETING.as_secs() });
             }
             while let Some(stream) = accept(listener)? {
-                // Nobody knows yet whether it is of a rank. One that there is no room for is closed; a rank that is missing is told below.
-                let _ = self.endpoint.join(stream);
+                introductions.add_accepted(stream);
+            }
+            for (stream, rank) in introductions.poll(keys) {
+                shown.insert(self.endpoint.join(stream)?.number(), rank);
             }
             let now = self.now();
             self.endpoint.progress(now);
             while let Some(event) = self.endpoint.event() {
-                self.hear(&event, &known)?;
+                let rank_of = |peer: PeerId, process| {
+                    let rank = shown.get(&peer.number()).copied();
+                    rank.filter(|&rank| near.contains(&rank) && process_of(rank) == Some(process))
+                };
+                self.hear(&event, rank_of)?;
             }
             std::thread::yield_now();
         }
         Ok(())
     }
 
-    fn hear(&mut self, event: &Event, known: impl Fn([u8; 16]) -> Option<usize>) -> Result<(), MessageError> {
+    fn hear(
+        &mut self,
+        event: &Event,
+        rank_of: impl Fn(PeerId, [u8; 16]) -> Option<usize>,
+    ) -> Result<(), MessageError> {
         match event {
-            Event::Met { peer, process } => match known(*process) {
+            Event::Met { peer, process } => match rank_of(*peer, *process) {
                 Some(rank) => self.know(*peer, rank),
                 None => self.endpoint.refuse(*peer),
             },

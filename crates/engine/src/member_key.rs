@@ -1,44 +1,70 @@
-//! How a member of a one-sided job shows another one that it is that member. Used by the control streams of the job; it knows no stream.
+//! How a member of a job shows another one that it is that member. Used by the control streams of one-sided work and of tagged messages; it
+//! knows no stream.
 //!
 //! Each card has a public key. Two members derive the same secret from one's private and the other's public key (X25519, RFC 7748), and a
 //! proof is a MAC under that secret: only the two can make it, although the cards are known to all members. What a card says is believed as
 //! it is whoever started the job that carries cards.
+
+use std::fmt;
 
 use hmac::{Hmac, KeyInit as _, Mac as _};
 use sha2::Sha256;
 use trunkline_proto::wire::dial::{Proof, PublicKey};
 use x25519_dalek::{X25519_BASEPOINT_BYTES, x25519};
 
-use super::job::Member;
+/// What a proof is for: one for another purpose is none.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum ProofPurpose {
+    /// Words of one-sided work.
+    OneSided,
+    /// A control stream for tagged messages.
+    Tagged,
+}
 
-/// First bytes of what is authenticated: no other MAC of Trunkline begins so.
-const LABEL: &[u8] = b"trunkline rma 1 member";
+impl ProofPurpose {
+    /// First bytes of what is authenticated: no other MAC of Trunkline begins so.
+    const fn label(self) -> &'static [u8] {
+        match self {
+            Self::OneSided => b"trunkline rma 1 member",
+            Self::Tagged => b"trunkline tagged 1 rank",
+        }
+    }
+}
 
 /// The private key of this process in one job.
-pub(super) struct MemberKey([u8; 32]);
+pub struct MemberKey([u8; 32]);
+
+impl fmt::Debug for MemberKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("MemberKey")
+    }
+}
 
 impl MemberKey {
     /// A key of unpredictable bytes.
-    pub(super) fn new(random: [[u8; 16]; 2]) -> Self {
+    #[must_use]
+    pub fn new(random: [[u8; 16]; 2]) -> Self {
         let mut key = [0; 32];
         key.copy_from_slice(random.as_flattened());
         Self(key)
     }
 
     /// What the card says.
-    pub(super) fn public(&self) -> PublicKey {
+    #[must_use]
+    pub fn public(&self) -> PublicKey {
         x25519(self.0, X25519_BASEPOINT_BYTES)
     }
 
     /// The proof that member `from` shows member `to`, one of which is this process and the other has the key `theirs`. `None` for a key that
     /// nobody can have, which would make the secret known to all.
-    pub(super) fn prove(&self, theirs: &PublicKey, from: Member, to: Member) -> Option<Proof> {
+    #[must_use]
+    pub fn prove(&self, purpose: ProofPurpose, theirs: &PublicKey, from: u32, to: u32) -> Option<Proof> {
         let secret = x25519(self.0, *theirs);
         if secret == [0; 32] {
             return None;
         }
         let mut mac = Hmac::<Sha256>::new_from_slice(&secret).ok()?;
-        mac.update(LABEL);
+        mac.update(purpose.label());
         mac.update(&from.to_le_bytes());
         mac.update(&to.to_le_bytes());
         mac.finalize().into_bytes().first_chunk().copied()
@@ -47,6 +73,7 @@ impl MemberKey {
 
 #[cfg(test)]
 mod tests {
+    use super::ProofPurpose::{OneSided, Tagged};
     use super::*;
 
     fn key(byte: u8) -> MemberKey {
@@ -56,20 +83,21 @@ mod tests {
     #[test]
     fn two_members_make_the_same_proof_and_a_third_another() {
         let (a, b, c) = (key(1), key(2), key(3));
-        let proof = a.prove(&b.public(), 0, 1).unwrap();
-        assert_eq!(b.prove(&a.public(), 0, 1), Some(proof));
-        assert_ne!(b.prove(&a.public(), 1, 0), Some(proof), "it is of one direction");
-        assert_ne!(c.prove(&b.public(), 0, 1), Some(proof), "who knows both cards cannot make it");
-        assert_ne!(c.prove(&a.public(), 0, 1), Some(proof));
-        assert_ne!(a.prove(&b.public(), 0, 2), Some(proof), "it is for one member");
+        let proof = a.prove(OneSided, &b.public(), 0, 1).unwrap();
+        assert_eq!(b.prove(OneSided, &a.public(), 0, 1), Some(proof));
+        assert_ne!(b.prove(OneSided, &a.public(), 1, 0), Some(proof), "it is of one direction");
+        assert_ne!(c.prove(OneSided, &b.public(), 0, 1), Some(proof), "who knows both cards cannot make it");
+        assert_ne!(c.prove(OneSided, &a.public(), 0, 1), Some(proof));
+        assert_ne!(a.prove(OneSided, &b.public(), 0, 2), Some(proof), "it is for one member");
+        assert_ne!(a.prove(Tagged, &b.public(), 0, 1), Some(proof), "it is for one purpose");
     }
 
     #[test]
     fn a_key_that_makes_the_secret_known_is_refused() {
         let mut low = [0; 32];
-        assert_eq!(key(1).prove(&low, 0, 1), None);
+        assert_eq!(key(1).prove(OneSided, &low, 0, 1), None);
         low[0] = 1;
-        assert_eq!(key(1).prove(&low, 0, 1), None);
+        assert_eq!(key(1).prove(OneSided, &low, 0, 1), None);
     }
 
     /// RFC 7748, section 6.1.

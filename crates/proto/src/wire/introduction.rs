@@ -1,0 +1,110 @@
+//! The first frame of each end of a control stream for tagged messages: which rank speaks, and what shows that it is that rank.
+//! Read from whoever connects, before anything else is believed.
+
+use alloc::vec::Vec;
+
+use crate::wire::cursor::{Reader, Short, Writer};
+use crate::wire::dial::Proof;
+
+/// Bytes of an introduction.
+pub const INTRODUCTION_BYTES: usize = 32;
+
+const MAGIC: [u8; 4] = *b"TRKI";
+const VERSION: u16 = 1;
+
+/// Which rank speaks.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Introduction {
+    /// Its number.
+    pub rank: u32,
+    /// What only it and the rank that it speaks to can make.
+    pub proof: Proof,
+}
+
+/// An introduction could not be read.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
+pub enum IntroductionError {
+    /// It has another length.
+    #[error("an introduction of {0} bytes; it has {INTRODUCTION_BYTES}")]
+    Length(usize),
+    /// It was not made by Trunkline.
+    #[error("not an introduction of a rank")]
+    Foreign,
+    /// It was made by another version.
+    #[error("an introduction of version {0}; this library reads version {VERSION}")]
+    Version(u16),
+    /// Bytes that are reserved are not 0.
+    #[error("reserved bytes of an introduction are not zero")]
+    Reserved,
+}
+
+impl Introduction {
+    /// Its bytes.
+    #[must_use]
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let mut out = Writer::default();
+        out.bytes(&MAGIC).u16(VERSION).u16(0).u32(self.rank).u32(0).bytes(&self.proof);
+        out.0
+    }
+
+    /// Reads one.
+    ///
+    /// # Errors
+    /// [`IntroductionError`] for what is none.
+    pub fn from_bytes(bytes: &[u8]) -> Result<Self, IntroductionError> {
+        let parsed = Self::read(&mut Reader(bytes));
+        match parsed {
+            Ok(introduction) if bytes.len() == INTRODUCTION_BYTES => introduction,
+            _ => Err(IntroductionError::Length(bytes.len())),
+        }
+    }
+
+    fn read(input: &mut Reader<'_>) -> Result<Result<Self, IntroductionError>, Short> {
+        let (magic, version, reserved) = (input.array()?, input.u16()?, input.u16()?);
+        let (rank, more, proof) = (input.u32()?, input.u32()?, input.array()?);
+        Ok(if magic != MAGIC {
+            Err(IntroductionError::Foreign)
+        } else if version != VERSION {
+            Err(IntroductionError::Version(version))
+        } else if reserved != 0 || more != 0 {
+            Err(IntroductionError::Reserved)
+        } else {
+            Ok(Self { rank, proof })
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn introductions_stand_as_the_document_says() {
+        let introduction = Introduction { rank: 0x0102_0304, proof: [7; 16] };
+        let bytes = introduction.to_bytes();
+        assert_eq!(bytes[..16], *b"TRKI\x01\0\0\0\x04\x03\x02\x01\0\0\0\0");
+        assert_eq!(bytes[16..], [7; 16]);
+        assert_eq!(Introduction::from_bytes(&bytes), Ok(introduction));
+    }
+
+    #[test]
+    fn what_is_no_introduction_is_refused() {
+        let bytes = Introduction { rank: 1, proof: [7; 16] }.to_bytes();
+        let changed = |at: usize| {
+            let mut bytes = bytes.clone();
+            bytes[at] ^= 0x80;
+            Introduction::from_bytes(&bytes)
+        };
+        assert_eq!(changed(3), Err(IntroductionError::Foreign));
+        assert_eq!(changed(4), Err(IntroductionError::Version(0x81)));
+        assert_eq!(
+            (changed(7), changed(12)),
+            (Err(IntroductionError::Reserved), Err(IntroductionError::Reserved))
+        );
+        assert_eq!(Introduction::from_bytes(&bytes[..31]), Err(IntroductionError::Length(31)));
+        assert_eq!(
+            Introduction::from_bytes(&[&bytes[..], &[0]].concat()),
+            Err(IntroductionError::Length(33))
+        );
+    }
+}
