@@ -14,6 +14,7 @@ mod memory;
 mod memory_file;
 mod page;
 mod shared;
+mod shared_copy;
 mod statics;
 mod words;
 

@@ -1,6 +1,6 @@
 //! One byte range. Made at the edge (user buffers) or by the engine (bounce buffers, mailboxes); used by fabrics.
 //! It never frees what it borrowed, and never checks what another thread does to the same bytes: like a NIC, it moves
-//! bytes, and tearing is possible above the width of one aligned word. Memory of a device it never touches: as far as the
+//! bytes, and tearing is possible above the width of one aligned word. Such copies are no data race (`shared_copy`). Memory of a device it never touches: as far as the
 //! CPU goes, such a range has no bytes.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 
 use crate::Kind;
+use crate::shared_copy::copy_shared;
 
 /// Alignment of owned ranges, in bytes: one page, so that a range never shares one with anything else.
 const ALIGN: usize = 4096;
@@ -162,8 +163,8 @@ impl Memory {
     pub fn read(&self, offset: u64, out: &mut [u8]) -> Result<(), OutOfBounds> {
         let from = self.touched(offset, out.len() as u64)?;
         // SAFETY: `from..from + out.len()` lies inside the range, which stays mapped (constructors' contract), and
-        // `out` is an exclusive borrow, so the two cannot overlap.
-        unsafe { ptr::copy_nonoverlapping(pointer(from), out.as_mut_ptr(), out.len()) };
+        // `out` is an exclusive borrow.
+        unsafe { copy_shared(pointer(from), out.as_mut_ptr(), out.len()) };
         Ok(())
     }
 
@@ -175,8 +176,8 @@ impl Memory {
     pub fn write(&self, offset: u64, bytes: &[u8]) -> Result<(), OutOfBounds> {
         let to = self.touched(offset, bytes.len() as u64)?;
         // SAFETY: `to..to + bytes.len()` lies inside the range, which stays mapped and is not borrowed by anybody
-        // (constructors' contract), so it cannot overlap `bytes`.
-        unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), pointer(to), bytes.len()) };
+        // (constructors' contract).
+        unsafe { copy_shared(bytes.as_ptr(), pointer(to), bytes.len()) };
         Ok(())
     }
 
@@ -188,8 +189,8 @@ impl Memory {
     pub fn copy_from(&self, offset: u64, source: &Self, from: u64, len: u64) -> Result<(), OutOfBounds> {
         let to = self.touched(offset, len)?;
         let from = source.touched(from, len)?;
-        // SAFETY: both ranges were checked and stay mapped; `copy` allows overlap.
-        unsafe { ptr::copy(pointer(from), pointer(to), len as usize) };
+        // SAFETY: both ranges were checked, stay mapped and are not borrowed by anybody (constructors' contract).
+        unsafe { copy_shared(pointer(from), pointer(to), len as usize) };
         Ok(())
     }
 

@@ -18,6 +18,7 @@ use super::{
     Allocation, AllocationId, At, Caps, CloseError, Export, Handle, HandleError, HostError, IpcMemory,
     Mapped, Passing, To, planted,
 };
+use crate::shared_copy::copy_shared;
 use crate::{Kind, Memory};
 
 /// What a user can do where the kernel refuses.
@@ -159,7 +160,7 @@ impl Private {
         let (from, to) =
             (std::ptr::with_exposed_provenance::<u8>(from), std::ptr::with_exposed_provenance_mut(to));
         // SAFETY: the caller's promise.
-        unsafe { std::ptr::copy(from, to, len) };
+        unsafe { copy_shared(from, to, len) };
         true
     }
 
