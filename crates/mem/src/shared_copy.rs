@@ -94,7 +94,19 @@ mod x86 {
                     );
                 }
             }
-            8..16 => {
+            // Words are what is copied most, and their length is often known here.
+            8 => {
+                // SAFETY: eight bytes lie inside both ranges.
+                unsafe {
+                    asm!(
+                        "mov {word}, qword ptr [{from}]",
+                        "mov qword ptr [{to}], {word}",
+                        from = in(reg) from, to = in(reg) to, word = out(reg) _,
+                        options(nostack, preserves_flags),
+                    );
+                }
+            }
+            9..16 => {
                 // SAFETY: the first and the last eight bytes lie inside both ranges.
                 unsafe {
                     asm!(
