@@ -383,8 +383,7 @@ impl<N: Network> Jobs<N> {
 
     fn say_poison(&mut self, place: Place, word: u64) {
         if place.member == self.me {
-            self.regions.poison_own(place.heap, place.offset, word);
-            return;
+            return self.poison_own(place.heap, place.offset, word);
         }
         if !self.mutant.is("dev-poison-needs-a-link") {
             // Who is gone waits for nothing.

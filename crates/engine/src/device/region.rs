@@ -342,13 +342,10 @@ impl Regions {
         table.error_of(addr)
     }
 
-    /// Sets an error word of a region of this process, by its heap, where no entry can say it any more.
-    pub fn poison_own(&self, heap: u8, at: u64, word: u64) {
-        let region = self.own.get(usize::from(heap)).and_then(|own| own.region.as_ref());
-        if let Some(region) = region {
-            let memory = region.words.as_ref().unwrap_or(&region.memory);
-            let _ = memory.update(at, |old| (old == 0).then_some(word));
-        }
+    /// The region of this process that is a heap.
+    #[must_use]
+    pub fn of_heap(&self, heap: u8) -> Option<&Region> {
+        self.own.get(usize::from(heap)).and_then(|own| own.region.as_ref())
     }
 
     fn is_current(&self, key: Key, generation: u32) -> Result<(), Status> {
