@@ -15,6 +15,7 @@ mod many;
 mod mortal;
 mod moves;
 mod orders;
+mod pieces;
 mod poisons;
 mod posted;
 mod processes;

@@ -51,7 +51,7 @@ impl<N: Network> Jobs<N> {
         let failed = |status| Poison { status, queue };
         match self.look_at_atomic(at, Atomic::Add(value.into()), poisoned) {
             Ok(Ready::Done(_)) => {}
-            Ok(Ready::Changed(rest, _) | Ready::Later(rest, _) | Ready::Both(rest, _)) => {
+            Ok(Ready::Changed(rest, _) | Ready::Later(rest, _)) => {
                 let Some(flight) = self.launch(Whose::Nobody, rest) else { return };
                 let error = self.regions.error_word(self.me, at.peer, at.key, at.addr, poisoned);
                 let heap = Key::from_bits(at.key).number();
