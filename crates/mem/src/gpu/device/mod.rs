@@ -95,6 +95,16 @@ impl Device {
             (of(calls_of::COMPUTE_CAPABILITY_MAJOR)?, of(calls_of::COMPUTE_CAPABILITY_MINOR)?);
         Ok(u32::try_from(major * 10 + minor).unwrap_or(0))
     }
+
+    /// Where it is, as sysfs names it: `0000:3b:00.0`.
+    ///
+    /// # Errors
+    /// [`CallError`].
+    pub fn pci_address(&self) -> Result<String, CallError> {
+        let of = |attribute| self.inner.attribute(attribute);
+        let (domain, bus) = (of(calls_of::PCI_DOMAIN_ID)?, of(calls_of::PCI_BUS_ID)?);
+        Ok(format!("{domain:04x}:{bus:02x}:{:02x}.0", of(calls_of::PCI_DEVICE_ID)?))
+    }
 }
 
 impl Inner {
