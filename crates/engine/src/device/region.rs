@@ -99,7 +99,8 @@ pub struct Region {
     /// Where the CPU does not touch it: as many bytes of the host in which entries change its words, and from which [`Region::copies`] then brings
     /// them. So entries alone change those, and all executors that do have the same bytes here. Without it no word of it changes. If the heap is these
     /// bytes, what is got from other processes comes by way of them: bytes that are, hold no words. What others put comes to these bytes, and not to the
-    /// region. What is put from the region to other processes goes by way of rooms there ([`Regions::add_rooms`]).
+    /// region. What is put from the region to other processes goes by way of rooms there ([`Regions::add_rooms`]). If the heap is the region itself, as a
+    /// NIC reaches it, there are no such bytes: all goes over the network without a copy, and signals and counters lie in another region.
     pub words: Option<Memory>,
 }
 

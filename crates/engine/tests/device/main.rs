@@ -20,4 +20,5 @@ mod poisons;
 mod posted;
 mod processes;
 mod ranks;
+mod reached;
 mod sleep;

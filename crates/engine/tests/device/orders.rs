@@ -114,6 +114,8 @@ impl Network for Slow {
 #[derive(Default)]
 pub(crate) struct CopyStream {
     pub(crate) begun: VecDeque<Begun>,
+    /// Copies that have ever begun.
+    pub(crate) count: u32,
     ended: [Vec<(u64, Result<(), u32>)>; 2],
 }
 
@@ -129,7 +131,9 @@ impl std::fmt::Debug for StreamUser {
 impl Copies for StreamUser {
     fn begin(&self, cookie: u64, from: (&Memory, u64), to: (&Memory, u64), len: u64) -> bool {
         let (from, to) = ((from.0.clone(), from.1), (to.0.clone(), to.1));
-        lock(&self.0).begun.push_back(Begun { rank: self.1, cookie, from, to, len });
+        let mut stream = lock(&self.0);
+        stream.begun.push_back(Begun { rank: self.1, cookie, from, to, len });
+        stream.count += 1;
         true
     }
 
@@ -149,16 +153,28 @@ pub(crate) struct Job {
 }
 
 impl Job {
-    /// One with a window of so many bytes.
+    /// One with a window of so many bytes, whose owner's part no network reaches.
     pub(crate) fn new(window: u64) -> Self {
+        Self::build(window, false)
+    }
+
+    /// One whose network reaches the owner's part: that is registered, and no bytes of the host are beside it.
+    pub(crate) fn reached(window: u64) -> Self {
+        Self::build(window, true)
+    }
+
+    fn build(window: u64, is_reached: bool) -> Self {
         let rooms = PostRooms::new(window + Part::boxes_bytes(RANKS as u64), RANKS as u32, window);
         let bytes = (rooms.room(0, 0) + rooms.bytes()) as usize;
-        let heaps: Vec<Memory> = (0..RANKS).map(|_| Memory::heap(bytes)).collect();
+        let mut heaps: Vec<Memory> = (0..RANKS).map(|_| Memory::heap(bytes)).collect();
+        let device = Memory::heap(window as usize);
+        device.write(0, &vec![OLD; window as usize]).unwrap();
+        if is_reached {
+            heaps[OWNER] = device.clone();
+        }
         let (begun, ended) = (Vec::new(), (0..RANKS).map(|_| Vec::new()).collect());
         let wire = Arc::new(Mutex::new(Wire { heaps: heaps.clone(), begun, ended, is_lost: false }));
         let stream = Arc::new(Mutex::new(CopyStream::default()));
-        let device = Memory::heap(window as usize);
-        device.write(0, &vec![OLD; window as usize]).unwrap();
         let user = |nth| Arc::new(StreamUser(Arc::clone(&stream), nth)) as Arc<dyn Copies>;
         let table = ErrorTable::default();
         let (mut executors, mut queues, mut keys) = (Vec::new(), Vec::new(), Vec::new());
@@ -168,17 +184,19 @@ impl Job {
             let own = (me == OWNER).then(|| (device.clone(), user(1)));
             let region = match &own {
                 Some(_) => {
-                    let (copies, words) = (Some(user(0)), Some(memory.clone()));
+                    let (copies, words) = (Some(user(0)), Some(memory.clone()).filter(|_| !is_reached));
                     Region { memory: device.clone(), heap: 0, table, copies, words }
                 }
                 None => Region::of_host(memory.clone(), 0, table),
             };
             let key = executor.add_region(region).unwrap();
-            executor.add_rooms(key, rooms).unwrap();
-            let peer = |rank| Peer { heap: 0, is_posted: rank == OWNER, slots: Vec::new() };
-            let (memory, peers) = (memory.clone(), (0..RANKS).map(peer).collect());
-            let part = Part { heap: 0, memory, boxes: window, rooms, device: own, peers };
-            executor.network().open(part);
+            if !is_reached {
+                executor.add_rooms(key, rooms).unwrap();
+                let peer = |rank| Peer { heap: 0, is_posted: rank == OWNER, slots: Vec::new() };
+                let (memory, peers) = (memory.clone(), (0..RANKS).map(peer).collect());
+                let part = Part { heap: 0, memory, boxes: window, rooms, device: own, peers };
+                executor.network().open(part);
+            }
             queues.push(executor.make_queue(64, 0).unwrap());
             executors.push(executor);
             keys.push(key);
