@@ -249,11 +249,13 @@ impl<N: Network> Jobs<N> {
                 Carried::Begun(bytes) => {
                     flight.under_way += 1;
                     flight.rest.shrink(if self.mutant.is("dev-pieces-repeat") { whole } else { bytes });
-                    let generation = flight.generation;
-                    piece.into_iter().for_each(|piece| self.advance(piece));
-                    // A piece may have failed at once, and all with it.
-                    if !self.is_begun(Begun(at, generation)) {
-                        return;
+                    if let Some(piece) = piece {
+                        let whole = Begun(at, flight.generation);
+                        self.advance(piece);
+                        // It may have failed at once, and all with it.
+                        if !self.is_begun(whole) {
+                            return;
+                        }
                     }
                 }
                 Carried::Busy => {
