@@ -6,6 +6,7 @@
 //
 //   device/abi.h        layouts and numbers that the host knows as well
 //   device/platform.h   the few accesses of memory that a device has; one file for each kind of device
+//   device/turns.h      turns of lanes that run in lockstep
 //   device/entry.h      entries as eight words
 //   device/queue.h      reserve, write, publish, submit, poll, wait, give up
 //   device/slot.h       signals and counters
@@ -21,6 +22,7 @@
 
 #include "trunkline/device/abi.h"
 #include "trunkline/device/platform.h"
+#include "trunkline/device/turns.h"
 #include "trunkline/device/entry.h"
 #include "trunkline/device/queue.h"
 #include "trunkline/device/slot.h"

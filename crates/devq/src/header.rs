@@ -16,7 +16,7 @@ macro_rules! files {
 }
 
 /// All files. A kernel includes the first, that the others.
-pub const FILES: [File; 16] = files![
+pub const FILES: [File; 17] = files![
     "trunkline/device.h",
     "trunkline/device/abi.h",
     "trunkline/device/entry.h",
@@ -32,5 +32,6 @@ pub const FILES: [File; 16] = files![
     "trunkline/device/slot.h",
     "trunkline/device/stream.h",
     "trunkline/device/successor.h",
+    "trunkline/device/turns.h",
     "trunkline/device/window.h",
 ];

@@ -17,6 +17,7 @@
 //!
 //! Nothing here is ever reordered to be faster: an atomic of a queue begins when the bytes before it are known to be placed, on every fabric.
 
+mod affinity;
 pub mod courier;
 mod deliver;
 pub mod driver;

@@ -121,6 +121,12 @@ pub const IPC_PASSED_OVER_MAX: u16 = 1 << 10;
 /// Heaps of one process of a one-sided job: as many as a byte names.
 pub const RMA_HEAPS_MAX: usize = 256;
 
+/// Bytes of a piece in which an entry's bytes come to memory of a device: while one is copied there, the next one is on its way over the network.
+pub const DEVICE_PIECE_BYTES: u64 = 512 << 10;
+
+/// Pieces of an entry that come to memory of a device at the same time.
+pub const DEVICE_PIECES_MAX: u32 = 16;
+
 /// Heaps that are told when a link is made, the first ones. Of others their owner tells by another way.
 pub const RMA_HEAPS_TOLD_MAX: usize = 16;
 

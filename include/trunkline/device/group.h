@@ -11,6 +11,7 @@
 #include "trunkline/device/queue.h"
 #include "trunkline/device/slot.h"
 #include "trunkline/device/successor.h"
+#include "trunkline/device/turns.h"
 
 namespace trunkline {
 
@@ -73,7 +74,9 @@ TRUNKLINE_FN void meet(const Group &group) {
         dev_store_relaxed(group.words + GROUP_ARRIVED, 0);
         dev_store(group.words + GROUP_MEETINGS, meetings + 1);
     }
+    TRUNKLINE_WAITS("meet");
     while (dev_load(group.words + GROUP_MEETINGS) == meetings) pause();
+    TRUNKLINE_WAITED("meet");
 }
 
 // Tells the group how a round ended; the leader alone does.
@@ -174,9 +177,31 @@ TRUNKLINE_FN Post begin_shares(const Channel &channel, const Bytes &bytes, u32 t
     return reserve_within(view, threads + begun.has_signal, budget, taken);
 }
 
+// Whether several groups may have threads of one wavefront that run in lockstep: while one group's threads write what its leader has reserved, another's
+// leader must not wait for room.
+TRUNKLINE_FN bool may_share_wavefront(const Group &group) {
+#if defined(TRUNKLINE_LOCKSTEP)
+    bool may = group.meeting == MEET_ALONE || group.meeting == MEET_COUNT;
+    return may && !TRUNKLINE_PLANTED("header-groups-reserve-apart");
+#else
+    (void)group;
+    return false;
+#endif
+}
+
+// As put_cooperative, where the leader writes all shares, in its turn.
+TRUNKLINE_CALL Post put_by_leader(Group &group, const Channel &channel, const Bytes &bytes, const With &with, Budget &budget, Put &done) {
+    Post result = posted();
+    done = Put{0, Ticket{0, 0, 0}, Ticket{0, 0, 0}};
+    meet(group);
+    if (is_leader(group)) result = put_shares(channel, bytes, group.size, with, budget, done);
+    return agree(group, result, done);
+}
+
 // Writes bytes, each thread of the group the entry of its share. One reservation, one publication, one doorbell.
 TRUNKLINE_CALL Post put_cooperative(Group &group, const Channel &channel, const Bytes &bytes, const With &with, Budget &budget,
                                   Put &done) {
+    if (may_share_wavefront(group)) return put_by_leader(group, channel, bytes, with, budget, done);
     Begun begun = not_begun();
     Reservation taken = {0, 0, 0};
     Post result = posted();

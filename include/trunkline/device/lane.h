@@ -96,29 +96,34 @@ TRUNKLINE_FN bool is_in_range(const Bytes &bytes) {
     return bytes.from.addr + bytes.len >= bytes.from.addr && bytes.to.addr + bytes.len >= bytes.to.addr;
 }
 
+// Posts what fits into the queue at once of the entries from number `next` on, of one lane of a wavefront.
+TRUNKLINE_FN Post write_in_turn(const View &view, const Bytes &bytes, const Beside &beside, u64 &next, Budget &budget, Ticket &write_done,
+                                Ticket &last) {
+    u64 writes = pieces_of(bytes);
+    u64 left = writes + (beside.behind != nullptr) - next;
+    Reservation taken;
+    Post result = reserve_within(view, left < view.depth ? (u32)left : view.depth, budget, taken);
+    if (result.kind != POSTED) return result;
+    for (u32 at = 0; at < taken.count; at++, next++) {
+        if (next < writes) write_done = ticket_of(view, taken.first + at);
+        if (next + 1 == writes) write(view, taken, last_of(beside, nth_piece(bytes, next)));
+        else write(view, taken, next < writes ? nth_piece(bytes, next) : *beside.behind);
+    }
+    return finish(view, taken, budget, last);
+}
+
 // Writes bytes, and what goes with them, with one doorbell for what fits into the queue at once. Where it fails, `last` is that of what was
 // posted before, if anything was.
 TRUNKLINE_CALL Post write_bytes(const Lane &lane, const Bytes &bytes, const Beside &beside, Budget &budget, Ticket &write_done,
                               Ticket &last) {
     if (!is_in_range(bytes)) return not_posted(RANGE);
-    const View &view = *lane.main;
-    u64 writes = pieces_of(bytes);
-    u64 total = writes + (beside.behind != nullptr);
+    u64 total = pieces_of(bytes) + (beside.behind != nullptr);
     u64 next = 0;
-    while (next != total) {
-        u64 left = total - next;
-        Reservation taken;
-        Post result = reserve_within(view, left < view.depth ? (u32)left : view.depth, budget, taken);
-        if (result.kind != POSTED) return result;
-        for (u32 at = 0; at < taken.count; at++, next++) {
-            if (next < writes) write_done = ticket_of(view, taken.first + at);
-            if (next + 1 == writes) write(view, taken, last_of(beside, nth_piece(bytes, next)));
-            else write(view, taken, next < writes ? nth_piece(bytes, next) : *beside.behind);
-        }
-        result = finish(view, taken, budget, last);
-        if (result.kind != POSTED) return result;
-    }
-    return posted();
+    Post result = posted();
+    while (next != total && result.kind == POSTED)
+        for (Turns turns = begin_turns(); has_turns(turns); end_turn(turns))
+            if (is_own_turn(turns)) result = write_in_turn(*lane.main, bytes, beside, next, budget, write_done, last);
+    return result;
 }
 
 // Whether a group of so many threads can write its shares at once.
@@ -129,22 +134,30 @@ TRUNKLINE_FN Post check_shares(const View &view, const Bytes &bytes, u32 threads
     return posted();
 }
 
-// Writes the shares of a group's threads, by one reservation. One thread does that for all; put_cooperative has each write its
-// own.
-TRUNKLINE_CALL Post write_shares(const Lane &lane, const Bytes &bytes, u32 threads, const Beside &beside, Budget &budget,
-                               Ticket &write_done, Ticket &last) {
-    const View &view = *lane.main;
+// Write_shares, of one lane of a wavefront.
+TRUNKLINE_FN Post write_shares_in_turn(const View &view, const Bytes &bytes, u32 threads, const Beside &beside, Budget &budget,
+                                       Ticket &write_done, Ticket &last) {
     bool has_more = beside.behind != nullptr;
-    Post result = check_shares(view, bytes, threads, has_more);
-    if (result.kind != POSTED) return result;
     Reservation taken;
-    result = reserve_within(view, threads + has_more, budget, taken);
+    Post result = reserve_within(view, threads + has_more, budget, taken);
     if (result.kind != POSTED) return result;
     for (u32 thread = 0; thread + 1 < threads; thread++) write(view, taken, share_of(bytes, thread, threads));
     write(view, taken, last_of(beside, share_of(bytes, threads - 1, threads)));
     if (has_more) write(view, taken, *beside.behind);
     write_done = ticket_of(view, taken.first + threads - 1);
     return finish(view, taken, budget, last);
+}
+
+// Writes the shares of a group's threads, by one reservation. One thread does that for all; put_cooperative has each write its
+// own.
+TRUNKLINE_CALL Post write_shares(const Lane &lane, const Bytes &bytes, u32 threads, const Beside &beside, Budget &budget,
+                               Ticket &write_done, Ticket &last) {
+    const View &view = *lane.main;
+    Post result = check_shares(view, bytes, threads, beside.behind != nullptr);
+    if (result.kind != POSTED) return result;
+    for (Turns turns = begin_turns(); has_turns(turns); end_turn(turns))
+        if (is_own_turn(turns)) result = write_shares_in_turn(view, bytes, threads, beside, budget, write_done, last);
+    return result;
 }
 
 // The companion, which the host makes when it is first asked for.

@@ -184,10 +184,12 @@ TRUNKLINE_FN void put_nop(const QueuePair &queue, u64 index) { put_entry(queue, 
 
 TRUNKLINE_FN Ticket ticket_of(const QueuePair &queue, u64 index) { return Ticket{queue.number, queue.epoch, index}; }
 
-// Tells the NIC. One at a time: a record or register that goes back would mean 65,536 entries more.
-TRUNKLINE_CALL void ring(const QueuePair &queue, u64) {
+// Ring, of one lane of a wavefront. The lock is held by a thread that runs: of another wavefront, where lanes run in lockstep.
+TRUNKLINE_FN void ring_in_turn(const QueuePair &queue) {
     u64 *lock = queue.words + WORD_LOCK;
+    TRUNKLINE_WAITS("lock");
     while (dev_cas(lock, 0, 1) != 0) pause();
+    TRUNKLINE_WAITED("lock");
     u64 end = dev_load(queue.words + WORD_SUBMITTED);
     // The record before the register: by it the NIC recovers when the register was lost.
     sys_fence();
@@ -202,6 +204,12 @@ TRUNKLINE_CALL void ring(const QueuePair &queue, u64) {
     sys_store_register(queue.doorbell, big_endian((u32)(end & 0xffff) << 8, queue.number << 8));
     TRUNKLINE_STEP("register");
     dev_store(lock, 0);
+}
+
+// Tells the NIC. One at a time: a record or register that goes back would mean 65,536 entries more.
+TRUNKLINE_CALL void ring(const QueuePair &queue, u64) {
+    for (Turns turns = begin_turns(); has_turns(turns); end_turn(turns))
+        if (is_own_turn(turns)) ring_in_turn(queue);
 }
 
 TRUNKLINE_FN bool is_aborted(const QueuePair &queue, Wait &how) {
@@ -317,29 +325,32 @@ TRUNKLINE_FN Entry entry_of_nth(const Bytes &bytes, u64 nth) {
     return mlx5::entry_write(from, to, (u32)(left < LENGTH_MAX ? left : LENGTH_MAX));
 }
 
+// Posts what fits into the queue at once of the entries from number `next` on, of one lane of a wavefront.
+TRUNKLINE_FN Post write_in_turn(const QueuePair &queue, const Bytes &bytes, const Addition *signal, u64 &next, Budget &budget,
+                                Ticket &write_done, Ticket &last) {
+    u64 writes = pieces_of(bytes);
+    u64 left = writes + (signal != nullptr) - next;
+    Reservation taken;
+    Post result = reserve_within(queue, left < queue.depth ? (u32)left : queue.depth, budget, taken);
+    if (result.kind != POSTED) return result;
+    for (u32 at = 0; at < taken.count; at++, next++) {
+        if (next < writes) write_done = ticket_of(queue, taken.first + at);
+        write(queue, taken, next < writes ? entry_of_nth(bytes, next) : mlx5::entry_add(signal->at, signal->value, sink_of(queue)));
+    }
+    return finish(queue, taken, budget, last);
+}
+
 // Writes bytes, then raises a signal, then counts the last WRITE here, each if asked for.
 TRUNKLINE_CALL Post put(const Lane &lane, const Bytes &bytes, const With &with, Budget &budget, Ticket &write_done,
                         Ticket &last) {
     Post result = check_put(lane, bytes, with);
     if (result.kind != POSTED) return result;
-    const QueuePair &queue = *lane.main;
-    u64 writes = pieces_of(bytes);
-    u64 total = writes + (with.signal != nullptr);
+    u64 total = pieces_of(bytes) + (with.signal != nullptr);
     u64 next = 0;
-    while (next != total) {
-        u64 left = total - next;
-        Reservation taken;
-        result = reserve_within(queue, left < queue.depth ? (u32)left : queue.depth, budget, taken);
-        if (result.kind != POSTED) return result;
-        for (u32 at = 0; at < taken.count; at++, next++) {
-            if (next < writes) write_done = ticket_of(queue, taken.first + at);
-            write(queue, taken, next < writes ? entry_of_nth(bytes, next)
-                                              : mlx5::entry_add(with.signal->at, with.signal->value, sink_of(queue)));
-        }
-        result = finish(queue, taken, budget, last);
-        if (result.kind != POSTED) return result;
-    }
-    if (with.counter == nullptr) return posted();
+    while (next != total && result.kind == POSTED)
+        for (Turns turns = begin_turns(); has_turns(turns); end_turn(turns))
+            if (is_own_turn(turns)) result = write_in_turn(*lane.main, bytes, with.signal, next, budget, write_done, last);
+    if (result.kind != POSTED || with.counter == nullptr) return result;
     return count(lane, with.counter_after_signal ? last : write_done, *with.counter, budget);
 }
 

@@ -117,6 +117,11 @@ TRUNKLINE_FN u32 size_of_warp() {
 #endif
 }
 
+// Lanes of a wavefront run in lockstep: those that run here now, and this one, by a bit each.
+#define TRUNKLINE_LOCKSTEP 1
+TRUNKLINE_FN u64 active_lanes() { return __builtin_amdgcn_uicmp(1u, 0u, 33 /* not equal */); }
+TRUNKLINE_FN u64 own_lane() { return 1ull << __builtin_amdgcn_mbcnt_hi(~0u, __builtin_amdgcn_mbcnt_lo(~0u, 0u)); }
+
 TRUNKLINE_FN void block_sync() {
     __builtin_amdgcn_fence(__ATOMIC_RELEASE, "workgroup");
     __builtin_amdgcn_s_barrier();

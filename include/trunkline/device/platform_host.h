@@ -95,6 +95,13 @@ TRUNKLINE_FN void step_aside(u32 looks) {
 #endif
 }
 
+// A test whose threads run in lockstep, as lanes of a wavefront, says which run now, and which this one is.
+#if defined(TRUNKLINE_LANES)
+#define TRUNKLINE_LOCKSTEP 1
+TRUNKLINE_FN u64 active_lanes() { return TRUNKLINE_LANES(); }
+TRUNKLINE_FN u64 own_lane() { return TRUNKLINE_OWN_LANE(); }
+#endif
+
 }  // namespace trunkline
 
 #endif

@@ -12,6 +12,7 @@
 #include "trunkline/device/abi.h"
 #include "trunkline/device/entry.h"
 #include "trunkline/device/platform.h"
+#include "trunkline/device/turns.h"
 
 namespace trunkline {
 
@@ -150,14 +151,18 @@ TRUNKLINE_FN Post reserve(const Q &queue, u32 count, Reservation &taken) {
     return posted();
 }
 
-// The same, and waits for room.
+// The same, and waits for room, which may come only once somebody else has published. So of lanes in lockstep one at a time reserves and publishes or
+// cancels, by a turn around both (turns.h). What follows here and in other files does so.
 template <class Q>
 TRUNKLINE_CALL Post reserve_within(const Q &queue, u32 count, Budget &budget, Reservation &taken) {
-    for (;;) {
-        Post result = reserve(queue, count, taken);
-        if (result.kind != BUSY || !goes_on(budget)) return result;
+    TRUNKLINE_WAITS("reserve");
+    Post result = reserve(queue, count, taken);
+    while (result.kind == BUSY && goes_on(budget)) {
         pause();
+        result = reserve(queue, count, taken);
     }
+    TRUNKLINE_WAITED("reserve");
+    return result;
 }
 
 // Writes the next entry; false when all places are written.
@@ -191,11 +196,14 @@ TRUNKLINE_FN bool publish(const Q &queue, Reservation &taken) {
 template <class Q>
 TRUNKLINE_CALL bool publish_within(const Q &queue, Reservation &taken, Budget &budget) {
     Wait how;
-    while (!publish(queue, taken)) {
-        if (is_aborted(queue, how) || !goes_on(budget)) return false;
+    TRUNKLINE_WAITS("publish");
+    bool is_published = publish(queue, taken);
+    while (!is_published && !is_aborted(queue, how) && goes_on(budget)) {
         pause();
+        is_published = publish(queue, taken);
     }
-    return true;
+    TRUNKLINE_WAITED("publish");
+    return is_published;
 }
 
 // Stores the doorbell, and then what tells the engine to look at it.
@@ -271,14 +279,23 @@ TRUNKLINE_CALL Post finish(const Q &queue, Reservation &taken, Budget &budget, T
     return posted();
 }
 
-// Reserves, writes, publishes and submits entries; the ticket of the last one.
+// Post, of one lane of a wavefront.
 template <class Q, class E>
-TRUNKLINE_CALL Post post(const Q &queue, const E *entries, u32 count, Budget &budget, Ticket &last) {
+TRUNKLINE_FN Post post_in_turn(const Q &queue, const E *entries, u32 count, Budget &budget, Ticket &last) {
     Reservation taken;
     Post result = reserve_within(queue, count, budget, taken);
     if (result.kind != POSTED) return result;
     for (u32 at = 0; at < count; at++) write(queue, taken, entries[at]);
     return finish(queue, taken, budget, last);
+}
+
+// Reserves, writes, publishes and submits entries; the ticket of the last one.
+template <class Q, class E>
+TRUNKLINE_CALL Post post(const Q &queue, const E *entries, u32 count, Budget &budget, Ticket &last) {
+    Post result = posted();
+    for (Turns turns = begin_turns(); has_turns(turns); end_turn(turns))
+        if (is_own_turn(turns)) result = post_in_turn(queue, entries, count, budget, last);
+    return result;
 }
 
 // Looks whether an entry is over, and how: GOOD, FAILED, ABORTED or STALE.

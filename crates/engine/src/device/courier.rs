@@ -5,6 +5,7 @@
 
 use std::collections::VecDeque;
 
+use trunkline_proto::limits::DEVICE_PIECE_BYTES;
 use trunkline_proto::mutant::Mutant;
 use trunkline_proto::rma::atomic::Action;
 use trunkline_proto::wire::devq::{Ask, POST_PLACES, PostBox, REQUEST_BYTES, Reply, Request, Status};
@@ -455,7 +456,16 @@ impl<N: Network> Network for Courier<N> {
     #[inline]
     fn put(&mut self, cookie: u64, to: Place, from: Source<'_>) -> Carried {
         let Some(open) = self.posted(to.member, to.heap) else { return self.network.put(cookie, to, from) };
-        let (heap, whole) = (open.part.heap, from.len());
+        let heap = open.part.heap;
+        // The owner brings each piece as soon as it has come.
+        let is_whole = self.mutant.is("post-brings-once-all-has-come");
+        let from = match from {
+            Source::Heap(bytes) if !is_whole => {
+                Source::Heap(Local { len: bytes.len.min(DEVICE_PIECE_BYTES), ..bytes })
+            }
+            from => from,
+        };
+        let whole = from.len();
         let at = self.launch(cookie, (heap, to.member), Ask::Bring { addr: to.offset, len: whole });
         let carried = self.network.put(self.cookie(at), to, from);
         let Carried::Begun(bytes) = carried else {

@@ -2,6 +2,7 @@
 //! there is nothing, and then sleeps until somebody rings; idle queues then cost nothing but a look now and then at what others ask of this process.
 
 use std::io;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, PoisonError};
 use std::thread::{JoinHandle, Thread};
@@ -12,6 +13,7 @@ use trunkline_mem::Memory;
 use trunkline_mem::gpu::Device;
 use trunkline_proto::mutant::Mutant;
 
+use crate::device::affinity::{SYSFS, run_near};
 use crate::device::executor::{Directory, Executor, QueueError};
 use crate::device::network::Network;
 use crate::device::region::{Far, Key, Region};
@@ -201,7 +203,9 @@ impl<N: Network + 'static> Queues<N> {
     pub fn start(network: N, queues: u32, mode: Mode, mutant: Mutant) -> Result<Self, QueuesError> {
         match mode {
             Mode::Device => Err(QueueError::Device.into()),
-            Mode::Inline | Mode::Thread => Self::drive(Executor::new(network, queues, mutant)?, mode, mutant),
+            Mode::Inline | Mode::Thread => {
+                Self::drive(Executor::new(network, queues, mutant)?, mode, None, mutant)
+            }
         }
     }
 
@@ -210,7 +214,8 @@ impl<N: Network + 'static> Queues<N> {
     /// # Errors
     /// [`QueuesError`].
     pub fn for_device(network: N, queues: u32, device: Device, mutant: Mutant) -> Result<Self, QueuesError> {
-        Self::drive(Executor::for_device(network, queues, &device, mutant)?, Mode::Device, mutant)
+        let executor = Executor::for_device(network, queues, &device, mutant)?;
+        Self::drive(executor, Mode::Device, device.pci_address().ok(), mutant)
     }
 
     /// Queues whose producers are threads of other processes of the host, executed by a thread ([`Mode::Device`]): at most so many, none deeper than `deepest`, in a memory file
@@ -219,10 +224,16 @@ impl<N: Network + 'static> Queues<N> {
     /// # Errors
     /// [`QueuesError`].
     pub fn for_processes(network: N, queues: u32, deepest: u32, mutant: Mutant) -> Result<Self, QueuesError> {
-        Self::drive(Executor::for_processes(network, queues, deepest, mutant)?, Mode::Device, mutant)
+        Self::drive(Executor::for_processes(network, queues, deepest, mutant)?, Mode::Device, None, mutant)
     }
 
-    fn drive(executor: Executor<N>, mode: Mode, mutant: Mutant) -> Result<Self, QueuesError> {
+    /// Starts the thread, if the mode has one: near the device of this PCI address, if there is one.
+    fn drive(
+        executor: Executor<N>,
+        mode: Mode,
+        near: Option<String>,
+        mutant: Mutant,
+    ) -> Result<Self, QueuesError> {
         let shared = Arc::new(Shared {
             turns: Turns::new(executor, mutant),
             mode,
@@ -236,7 +247,11 @@ impl<N: Network + 'static> Queues<N> {
             Mode::Thread | Mode::Device => {
                 let run = Arc::clone(&shared);
                 let builder = std::thread::Builder::new().name("trunkline-devq".to_owned());
-                Some(builder.spawn(move || run.run()).map_err(QueuesError::Thread)?)
+                let bind_and_run = move || {
+                    near.iter().for_each(|near| _ = run_near(Path::new(SYSFS), near, mutant));
+                    run.run();
+                };
+                Some(builder.spawn(bind_and_run).map_err(QueuesError::Thread)?)
             }
         };
         if let Some(thread) = &thread {

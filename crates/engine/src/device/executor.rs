@@ -10,6 +10,7 @@ use trunkline_devq::view::Own;
 use trunkline_devq::{BellPage, Drain, Memory as _, Queue, Rules, Slots, View};
 use trunkline_mem::gpu::{CallError, Device, Pinned};
 use trunkline_mem::{Memory, Shared};
+use trunkline_proto::limits::DEVICE_PIECES_MAX;
 use trunkline_proto::mutant::Mutant;
 use trunkline_proto::wire::devq::{
     Aborted, Bells, Companion, Frontier, POST_PLACES, Poison, PostRooms, Shape, ShapeError, Status,
@@ -416,7 +417,7 @@ impl<N: Network> Executor<N> {
 
     /// Says where a region's bytes lie on their way out ([`Regions::add_rooms`](super::region::Regions::add_rooms)), and makes room for what they begin.
     pub fn add_rooms(&mut self, key: Key, rooms: PostRooms) -> Option<()> {
-        self.jobs.grow(POST_PLACES as u32);
+        self.jobs.grow(POST_PLACES as u32 + DEVICE_PIECES_MAX);
         self.jobs.regions.add_rooms(key, rooms)
     }
 

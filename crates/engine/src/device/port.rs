@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use trunkline_devq::{Job, Outcome, Port};
+use trunkline_proto::limits::{DEVICE_PIECE_BYTES, DEVICE_PIECES_MAX};
 use trunkline_proto::mutant::Mutant;
 use trunkline_proto::rma::atomic::Action;
 use trunkline_proto::wire::devq::{Atomic, Count, Entry, Remote, Status};
@@ -222,12 +223,12 @@ impl<N: Network> Jobs<N> {
     /// Begins as much as there is room for.
     fn advance(&mut self, at: u32) {
         loop {
-            let staged = self.begin_piece(at);
+            let (staged, piece) = self.launch_piece(at);
             let Some(flight) = self.flights.get_mut(at as usize) else { return };
             let cookie = u64::from(flight.generation) << 32 | u64::from(at);
             let (carried, whole) = match &flight.rest {
                 Rest::Nothing => break,
-                Rest::Staged { from, .. } => (staged, from.len),
+                Rest::Staged { from: whole, .. } | Rest::Landed { into: whole, .. } => (staged, whole.len),
                 Rest::Put { to, from } => (self.network.put(cookie, *to, Source::Heap(*from)), from.len),
                 Rest::Inline { to, bytes } => {
                     (self.network.put(cookie, *to, Source::Bytes(bytes.bytes())), 0)
@@ -248,6 +249,14 @@ impl<N: Network> Jobs<N> {
                 Carried::Begun(bytes) => {
                     flight.under_way += 1;
                     flight.rest.shrink(if self.mutant.is("dev-pieces-repeat") { whole } else { bytes });
+                    if let Some(piece) = piece {
+                        let whole = Begun(at, flight.generation);
+                        self.advance(piece);
+                        // It may have failed at once, and all with it.
+                        if !self.is_begun(whole) {
+                            return;
+                        }
+                    }
                 }
                 Carried::Busy => {
                     if !flight.waits {
@@ -265,15 +274,25 @@ impl<N: Network> Jobs<N> {
         self.finish(at);
     }
 
-    /// Begins to copy the next piece of a device's bytes to a room, and then to put it, if a room is free.
-    fn begin_piece(&mut self, at: u32) -> Carried {
-        let Some(flight) = self.flights.get(at as usize) else { return Carried::Busy };
-        let Rest::Staged { to, copies, memory, words, from } = &flight.rest else { return Carried::Busy };
+    /// The next piece of bytes that go to the network or come from it by way of the host, if it is its turn: how many bytes it has, and what is to begin.
+    fn launch_piece(&mut self, at: u32) -> (Carried, Option<u32>) {
+        match self.flights.get(at as usize).map(|flight| &flight.rest) {
+            Some(Rest::Staged { .. }) => self.launch_staged(at),
+            Some(Rest::Landed { .. }) => self.launch_landed(at),
+            _ => (Carried::Busy, None),
+        }
+    }
+
+    /// The next piece of a device's bytes, to be copied to a room, and then to be put, if a room is free.
+    fn launch_staged(&mut self, at: u32) -> (Carried, Option<u32>) {
+        const BUSY: (Carried, Option<u32>) = (Carried::Busy, None);
+        let Some(flight) = self.flights.get(at as usize) else { return BUSY };
+        let Rest::Staged { to, copies, memory, words, from } = &flight.rest else { return BUSY };
         let (to, from, of) = (*to, *from, Whose::Piece(at, flight.generation));
         let (copies, memory, words) = (Arc::clone(copies), memory.clone(), words.clone());
         let Some((room, mut beside, most)) = self.regions.take_room(self.me, from.heap) else {
             let has_none = !self.regions.has_rooms(from.heap);
-            return if has_none { Carried::Failed(Failure::of(Status::Access)) } else { Carried::Busy };
+            return if has_none { (Carried::Failed(Failure::of(Status::Access)), None) } else { BUSY };
         };
         let mut len = from.len.min(most);
         if self.mutant.is("dev-stages-where-puts-land") {
@@ -283,7 +302,7 @@ impl<N: Network> Jobs<N> {
         let put = Rest::Put { to, from: rma::Local { offset: beside, len, ..from } };
         let is_wrong = self.mutant.is("dev-sends-before-it-copies");
         let (first, then) = if is_wrong { (put, copy) } else { (copy, put) };
-        let Some(piece) = self.launch(of, first) else { return Carried::Busy };
+        let Some(piece) = self.launch(of, first) else { return BUSY };
         if let Some(flight) = self.flights.get_mut(piece as usize) {
             flight.then = then;
             flight.room = Some(room).filter(|_| !self.mutant.is("dev-gives-rooms-back-early"));
@@ -291,8 +310,31 @@ impl<N: Network> Jobs<N> {
         if self.mutant.is("dev-gives-rooms-back-early") {
             self.regions.give_room(room);
         }
-        self.advance(piece);
-        Carried::Begun(len)
+        (Carried::Begun(len), Some(piece))
+    }
+
+    /// The next piece of bytes that come to a device, to be got to the host's bytes beside it, and then to be copied.
+    fn launch_landed(&mut self, at: u32) -> (Carried, Option<u32>) {
+        const BUSY: (Carried, Option<u32>) = (Carried::Busy, None);
+        let Some(flight) = self.flights.get(at as usize) else { return BUSY };
+        let Rest::Landed { from, copies, memory, words, into } = &flight.rest else { return BUSY };
+        if flight.under_way >= DEVICE_PIECES_MAX {
+            return BUSY;
+        }
+        let is_whole = self.mutant.is("dev-copies-once-all-has-come");
+        let len = if is_whole { into.len } else { into.len.min(DEVICE_PIECE_BYTES) };
+        let [beside, device] = [words, memory].map(|memory| (memory.clone(), into.offset));
+        let copy = Rest::Copy { copies: Arc::clone(copies), from: beside, to: device, len };
+        let get = Rest::Get { from: *from, into: rma::Local { len, ..*into } };
+        let Some(piece) = self.launch(Whose::Piece(at, flight.generation), get) else { return BUSY };
+        if let Some(flight) = self.flights.get_mut(piece as usize) {
+            flight.then = copy;
+        }
+        if self.mutant.is("dev-begins-pieces-uncounted") {
+            self.advance(piece);
+            return (Carried::Begun(len), None);
+        }
+        (Carried::Begun(len), Some(piece))
     }
 
     /// A piece has ended, and brings a value if that is its to bring.
@@ -383,8 +425,7 @@ impl<N: Network> Jobs<N> {
 
     fn say_poison(&mut self, place: Place, word: u64) {
         if place.member == self.me {
-            self.regions.poison_own(place.heap, place.offset, word);
-            return;
+            return self.poison_own(place.heap, place.offset, word);
         }
         if !self.mutant.is("dev-poison-needs-a-link") {
             // Who is gone waits for nothing.
@@ -445,14 +486,6 @@ impl<N: Network> Port for Jobs<N> {
                 let at = self.launch(Whose::Entry(queue, index), rest)?;
                 if let Some(flight) = self.flights.get_mut(at as usize) {
                     flight.value = value;
-                }
-                self.advance(at);
-                None
-            }
-            Ok(Ready::Both(first, then)) => {
-                let at = self.launch(Whose::Entry(queue, index), first)?;
-                if let Some(flight) = self.flights.get_mut(at as usize) {
-                    flight.then = then;
                 }
                 self.advance(at);
                 None

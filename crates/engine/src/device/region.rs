@@ -99,7 +99,8 @@ pub struct Region {
     /// Where the CPU does not touch it: as many bytes of the host in which entries change its words, and from which [`Region::copies`] then brings
     /// them. So entries alone change those, and all executors that do have the same bytes here. Without it no word of it changes. If the heap is these
     /// bytes, what is got from other processes comes by way of them: bytes that are, hold no words. What others put comes to these bytes, and not to the
-    /// region. What is put from the region to other processes goes by way of rooms there ([`Regions::add_rooms`]).
+    /// region. What is put from the region to other processes goes by way of rooms there ([`Regions::add_rooms`]). If the heap is the region itself, as a
+    /// NIC reaches it, there are no such bytes: all goes over the network without a copy, and signals and counters lie in another region.
     pub words: Option<Memory>,
 }
 
@@ -342,13 +343,10 @@ impl Regions {
         table.error_of(addr)
     }
 
-    /// Sets an error word of a region of this process, by its heap, where no entry can say it any more.
-    pub fn poison_own(&self, heap: u8, at: u64, word: u64) {
-        let region = self.own.get(usize::from(heap)).and_then(|own| own.region.as_ref());
-        if let Some(region) = region {
-            let memory = region.words.as_ref().unwrap_or(&region.memory);
-            let _ = memory.update(at, |old| (old == 0).then_some(word));
-        }
+    /// The region of this process that is a heap.
+    #[must_use]
+    pub fn of_heap(&self, heap: u8) -> Option<&Region> {
+        self.own.get(usize::from(heap)).and_then(|own| own.region.as_ref())
     }
 
     fn is_current(&self, key: Key, generation: u32) -> Result<(), Status> {

@@ -27,6 +27,14 @@ pub(super) enum Rest {
         words: Memory,
         from: Local,
     },
+    /// Bytes that come to a device, piece by piece: each is got to the host's bytes beside it and copied from there.
+    Landed {
+        from: Place,
+        copies: Arc<dyn Copies>,
+        memory: Memory,
+        words: Memory,
+        into: Local,
+    },
     Inline {
         to: Place,
         bytes: Inline,
@@ -54,8 +62,6 @@ pub(super) enum Ready {
     Later(Rest, Option<(Place, Atomic, Option<u64>)>),
     /// A word has changed, and was this before: its memory has that when what is left has ended.
     Changed(Rest, u64),
-    /// One after the other.
-    Both(Rest, Rest),
 }
 
 impl Rest {
@@ -67,7 +73,7 @@ impl Rest {
                     (to.offset + bytes, from.offset + bytes, from.len - bytes);
                 from.len
             }
-            Self::Get { from, into } => {
+            Self::Get { from, into } | Self::Landed { from, into, .. } => {
                 (from.offset, into.offset, into.len) =
                     (from.offset + bytes, into.offset + bytes, into.len - bytes);
                 into.len
@@ -123,12 +129,10 @@ pub(super) fn put(source: &Region, from: u64, to: Place, len: u64) -> Ready {
 
 /// Bytes from the network to a region.
 pub(super) fn get(target: &Region, into: u64, from: Place, len: u64) -> Ready {
-    let get = Rest::Get { from, into: Local { heap: target.heap, offset: into, len } };
-    match staged(target) {
-        Some((copies, words)) => {
-            let (from, to) = ((words, into), (target.memory.clone(), into));
-            Ready::Both(get, Rest::Copy { copies, from, to, len })
-        }
-        None => Ready::Later(get, None),
-    }
+    let into = Local { heap: target.heap, offset: into, len };
+    let rest = match staged(target) {
+        Some((copies, words)) => Rest::Landed { from, copies, memory: target.memory.clone(), words, into },
+        None => Rest::Get { from, into },
+    };
+    Ready::Later(rest, None)
 }

@@ -3,7 +3,7 @@
 use super::turns::Turns;
 use crate::Mutant;
 
-fn planted() -> Mutant {
+pub(super) fn planted() -> Mutant {
     #[cfg(feature = "mutants")]
     if let Ok(name) = std::env::var("TRUNKLINE_MUTANT") {
         return Mutant::named(name.leak());

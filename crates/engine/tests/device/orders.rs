@@ -6,19 +6,19 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use trunkline_devq::{Looks, Queue, Ticket, WaitError};
 use trunkline_engine::device::{
-    Carried, Copies, Courier, Ended, ErrorTable, Executor, Far, Key, Network, Part, Peer, Place, Region,
-    Words,
+    Carried, Copies, Courier, Ended, ErrorTable, Executor, Failure, Far, Key, Network, Part, Peer, Place,
+    Region, Words,
 };
 use trunkline_engine::rma::{Local as Heap, Source};
 use trunkline_mem::Memory;
 use trunkline_proto::rma::atomic::Action;
-use trunkline_proto::wire::devq::{Entry, Local, PostRooms, Remote, Work};
+use trunkline_proto::wire::devq::{Entry, Local, PostRooms, Remote, Status, Work};
 
 use crate::ranks::planted;
 
 const RANKS: usize = 3;
 /// The rank whose part is in a device's memory.
-const OWNER: usize = 1;
+pub(crate) const OWNER: usize = 1;
 const WINDOW: u64 = 4096;
 const OLD: u8 = 1;
 const NEW: u8 = 2;
@@ -26,12 +26,12 @@ const NEW: u8 = 2;
 const AT: u64 = 64;
 const LEN: u64 = 64;
 
-fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(crate) fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
     of.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// An operation that has begun.
-struct Begun {
+pub(crate) struct Begun {
     rank: usize,
     cookie: u64,
     from: (Memory, u64),
@@ -47,10 +47,12 @@ impl Begun {
 }
 
 /// All that is under way between the ranks, and what has ended, by rank.
-struct Wire {
-    heaps: Vec<Memory>,
-    begun: Vec<Begun>,
+pub(crate) struct Wire {
+    pub(crate) heaps: Vec<Memory>,
+    pub(crate) begun: Vec<Begun>,
     ended: Vec<Vec<Ended>>,
+    /// Nothing begins any more.
+    pub(crate) is_lost: bool,
 }
 
 struct Slow {
@@ -61,6 +63,9 @@ struct Slow {
 impl Slow {
     fn begin(&self, cookie: u64, [from, to]: [(usize, u64); 2], len: u64) -> Carried {
         let mut wire = lock(&self.wire);
+        if wire.is_lost {
+            return Carried::Failed(Failure { status: Status::Network, reason: 0 });
+        }
         let [from, to] = [from, to].map(|(rank, at)| (wire.heaps[rank].clone(), at));
         wire.begun.push(Begun { rank: self.me, cookie, from, to, len });
         Carried::Begun(len)
@@ -107,8 +112,10 @@ impl Network for Slow {
 
 /// The one stream of a device, whose copies end in order; what has ended, by user.
 #[derive(Default)]
-struct CopyStream {
-    begun: VecDeque<Begun>,
+pub(crate) struct CopyStream {
+    pub(crate) begun: VecDeque<Begun>,
+    /// Copies that have ever begun.
+    pub(crate) count: u32,
     ended: [Vec<(u64, Result<(), u32>)>; 2],
 }
 
@@ -124,7 +131,9 @@ impl std::fmt::Debug for StreamUser {
 impl Copies for StreamUser {
     fn begin(&self, cookie: u64, from: (&Memory, u64), to: (&Memory, u64), len: u64) -> bool {
         let (from, to) = ((from.0.clone(), from.1), (to.0.clone(), to.1));
-        lock(&self.0).begun.push_back(Begun { rank: self.1, cookie, from, to, len });
+        let mut stream = lock(&self.0);
+        stream.begun.push_back(Begun { rank: self.1, cookie, from, to, len });
+        stream.count += 1;
         true
     }
 
@@ -133,26 +142,39 @@ impl Copies for StreamUser {
     }
 }
 
-struct Job {
+pub(crate) struct Job {
     executors: Vec<Executor<Courier<Slow>>>,
     queues: Vec<Queue<Words>>,
     keys: Vec<Key>,
-    wire: Arc<Mutex<Wire>>,
-    stream: Arc<Mutex<CopyStream>>,
+    pub(crate) wire: Arc<Mutex<Wire>>,
+    pub(crate) stream: Arc<Mutex<CopyStream>>,
     /// The owner's part.
-    device: Memory,
+    pub(crate) device: Memory,
 }
 
 impl Job {
-    fn new() -> Self {
-        let rooms = PostRooms::new(WINDOW + Part::boxes_bytes(RANKS as u64), RANKS as u32, WINDOW);
+    /// One with a window of so many bytes, whose owner's part no network reaches.
+    pub(crate) fn new(window: u64) -> Self {
+        Self::build(window, false)
+    }
+
+    /// One whose network reaches the owner's part: that is registered, and no bytes of the host are beside it.
+    pub(crate) fn reached(window: u64) -> Self {
+        Self::build(window, true)
+    }
+
+    fn build(window: u64, is_reached: bool) -> Self {
+        let rooms = PostRooms::new(window + Part::boxes_bytes(RANKS as u64), RANKS as u32, window);
         let bytes = (rooms.room(0, 0) + rooms.bytes()) as usize;
-        let heaps: Vec<Memory> = (0..RANKS).map(|_| Memory::heap(bytes)).collect();
+        let mut heaps: Vec<Memory> = (0..RANKS).map(|_| Memory::heap(bytes)).collect();
+        let device = Memory::heap(window as usize);
+        device.write(0, &vec![OLD; window as usize]).unwrap();
+        if is_reached {
+            heaps[OWNER] = device.clone();
+        }
         let (begun, ended) = (Vec::new(), (0..RANKS).map(|_| Vec::new()).collect());
-        let wire = Arc::new(Mutex::new(Wire { heaps: heaps.clone(), begun, ended }));
+        let wire = Arc::new(Mutex::new(Wire { heaps: heaps.clone(), begun, ended, is_lost: false }));
         let stream = Arc::new(Mutex::new(CopyStream::default()));
-        let device = Memory::heap(WINDOW as usize);
-        device.write(0, &[OLD; WINDOW as usize]).unwrap();
         let user = |nth| Arc::new(StreamUser(Arc::clone(&stream), nth)) as Arc<dyn Copies>;
         let table = ErrorTable::default();
         let (mut executors, mut queues, mut keys) = (Vec::new(), Vec::new(), Vec::new());
@@ -162,57 +184,64 @@ impl Job {
             let own = (me == OWNER).then(|| (device.clone(), user(1)));
             let region = match &own {
                 Some(_) => {
-                    let (copies, words) = (Some(user(0)), Some(memory.clone()));
+                    let (copies, words) = (Some(user(0)), Some(memory.clone()).filter(|_| !is_reached));
                     Region { memory: device.clone(), heap: 0, table, copies, words }
                 }
                 None => Region::of_host(memory.clone(), 0, table),
             };
             let key = executor.add_region(region).unwrap();
-            executor.add_rooms(key, rooms).unwrap();
-            let peer = |rank| Peer { heap: 0, is_posted: rank == OWNER, slots: Vec::new() };
-            let (memory, peers) = (memory.clone(), (0..RANKS).map(peer).collect());
-            let part = Part { heap: 0, memory, boxes: WINDOW, rooms, device: own, peers };
-            executor.network().open(part);
+            if !is_reached {
+                executor.add_rooms(key, rooms).unwrap();
+                let peer = |rank| Peer { heap: 0, is_posted: rank == OWNER, slots: Vec::new() };
+                let (memory, peers) = (memory.clone(), (0..RANKS).map(peer).collect());
+                let part = Part { heap: 0, memory, boxes: window, rooms, device: own, peers };
+                executor.network().open(part);
+            }
             queues.push(executor.make_queue(64, 0).unwrap());
             executors.push(executor);
             keys.push(key);
         }
         for (me, executor) in executors.iter_mut().enumerate() {
             for (other, key) in keys.iter().enumerate().filter(|(other, _)| *other != me) {
-                executor.learn(other as u32, Far::of_host(*key, WINDOW, table, None));
+                executor.learn(other as u32, Far::of_host(*key, window, table, None));
             }
         }
         Self { executors, queues, keys, wire, stream, device }
     }
 
-    fn here(&self, rank: usize, addr: u64) -> Local {
+    pub(crate) fn here(&self, rank: usize, addr: u64) -> Local {
         Local { addr, key: self.keys[rank].bits() }
     }
 
-    fn there(&self, rank: usize, addr: u64) -> Remote {
+    pub(crate) fn there(&self, rank: usize, addr: u64) -> Remote {
         Remote { peer: rank as u32, addr, key: self.keys[rank].bits() }
     }
 
-    fn post(&self, rank: usize, work: Work) -> Ticket {
+    pub(crate) fn post(&self, rank: usize, work: Work) -> Ticket {
         self.queues[rank].post(&[Entry::new(work)], &mut Looks(1)).unwrap()
     }
 
     /// Whether an entry has ended, and well.
-    fn is_done(&self, rank: usize, ticket: Ticket) -> bool {
-        match self.queues[rank].wait(ticket, &mut Looks(1)) {
+    pub(crate) fn is_done(&self, rank: usize, ticket: Ticket) -> bool {
+        match self.outcome(rank, ticket) {
             Ok(()) => true,
             Err(WaitError::Timeout) => false,
             Err(error) => panic!("an entry of rank {rank}: {error}"),
         }
     }
 
+    /// How an entry has ended, if it has.
+    pub(crate) fn outcome(&self, rank: usize, ticket: Ticket) -> Result<(), WaitError> {
+        self.queues[rank].wait(ticket, &mut Looks(1))
+    }
+
     /// Has all ranks go on until none moves.
-    fn settle(&mut self) {
+    pub(crate) fn settle(&mut self) {
         while self.executors.iter_mut().fold(false, |moved, one| moved | one.pass().moved | one.serve()) {}
     }
 
     /// How many events could be the next.
-    fn choices(&self) -> usize {
+    pub(crate) fn choices(&self) -> usize {
         lock(&self.wire).begun.len() + usize::from(!lock(&self.stream).begun.is_empty())
     }
 
@@ -225,7 +254,7 @@ impl Job {
     }
 
     /// Lets one of them happen.
-    fn happen(&self, choice: usize) {
+    pub(crate) fn happen(&self, choice: usize) {
         let mut wire = lock(&self.wire);
         if choice < wire.begun.len() {
             let one = wire.begun.remove(choice);
@@ -257,7 +286,7 @@ enum Reader {
 
 /// Runs with events in one order; `path` says which of how many was chosen each time, and is made longer by the first ones.
 fn run(readers: &[Reader], path: &mut Vec<(usize, usize)>) {
-    let mut job = Job::new();
+    let mut job = Job::new(WINDOW);
     lock(&job.wire).heaps[0].write(0, &[NEW; LEN as usize]).unwrap();
     let put = Work::Write { from: job.here(0, 0), to: job.there(OWNER, AT), len: LEN, imm: None };
     let put = job.post(0, put);
@@ -335,7 +364,7 @@ fn a_put_is_undone_by_no_reader_in_any_order() {
 fn a_room_is_used_again_when_its_bytes_are_away() {
     const READS: u64 = 40;
     for seed in 1..=20_u64 {
-        let mut job = Job::new();
+        let mut job = Job::new(WINDOW);
         for nth in 0..READS {
             job.device.write(nth * LEN, &[nth as u8 + 3; LEN as usize]).unwrap();
             let at = nth * LEN;

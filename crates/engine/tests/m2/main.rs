@@ -79,6 +79,14 @@ impl Stub {
         unsafe { tell.unwrap()(number) };
     }
 
+    /// Asks about a number.
+    fn ask_of(&self, what: &str, number: u64) -> u64 {
+        // SAFETY: these functions of stub.c take a number and give one.
+        let ask = unsafe { self.library.get::<unsafe extern "C" fn(u64) -> u64>(what.as_bytes()) };
+        // SAFETY: as above.
+        unsafe { ask.unwrap()(number) }
+    }
+
     fn ask(&self, what: &str) -> u64 {
         // SAFETY: these functions of stub.c give a number.
         let ask = unsafe { self.library.get::<unsafe extern "C" fn() -> u64>(what.as_bytes()) };

@@ -1,6 +1,7 @@
 //! The rules of the library that stands for NVIDIA's driver hold, each by itself, and can be switched off. And what users of a driver do by them.
 
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use trunkline_engine::device::{Job, LanesError, Queues};
 use trunkline_mem::Memory;
@@ -191,4 +192,39 @@ fn memory_of_a_lost_copy_is_held_until_it_has_ended() {
         stub.ask("stub_pinned_bytes") == before
     });
     assert_eq!(ended.len(), 1);
+}
+
+/// To make a stream may wait for kernels that run, so a kernel has that of one that has ended.
+#[test]
+fn kernels_one_after_another_share_a_stream() {
+    use trunkline_mem::gpu::Arg;
+    let Some((stub, _turn)) = stubbed("kernels one after another", 0) else { return };
+    let Machine { device, program, .. } = &stub.machine;
+    let pinned = device.pinned(64).unwrap();
+    let start = || program.launch("stray_store", (1, 1), vec![Arg::Pinned(pinned.clone())]).unwrap();
+    drop(start());
+    let before = stub.ask("stub_made_streams");
+    for _ in 0..5 {
+        assert_eq!(start().wait(Duration::from_secs(10)), Ok(true));
+    }
+    assert_eq!(stub.ask("stub_made_streams"), before, "no stream is made while one is spare");
+    // Kernels at the same time have one each.
+    let both = [start(), start()];
+    assert!(both.iter().all(|one| one.wait(Duration::from_secs(10)) == Ok(true)));
+    assert!(stub.ask("stub_made_streams") <= before + 1);
+}
+
+/// A child of a fork gets an error with a remedy, where a driver might wait for ever.
+#[test]
+fn a_device_is_refused_in_a_child_of_a_fork() {
+    let Some((stub, _turn)) = stubbed("a child of a fork", 0) else { return };
+    let device = &stub.machine.device;
+    let child = stub.ask("stub_fork");
+    if child == 0 {
+        let refused = [device.allocate(64).err(), device.pinned(64).err(), device.mover().err()];
+        let all =
+            refused.iter().flatten().filter(|error| error.code == 3 && error.remedy.contains("fork")).count();
+        stub.tell("stub_exit", all as u64);
+    }
+    assert_eq!(stub.ask_of("stub_child_code", child), 3, "each call is refused, and the child ends");
 }

@@ -40,7 +40,7 @@ static int primary;
 static u64 late = 3, fail_in;
 static int fail_event;
 static char library[4096]; /* or $STUB_KERNELS */
-static u64 copied, launched;
+static u64 copied, launched, made_streams;
 
 static void map(struct window *window) {
     int fd = memfd_create("stub", MFD_CLOEXEC);
@@ -65,6 +65,15 @@ void stub_fail_copy(u64 nth) { fail_in = nth; }
 void stub_fail_event(u64 is) { fail_event = (int)is; }
 u64 stub_copied(void) { return copied; }
 u64 stub_launched(void) { return launched; }
+/* Streams that were ever made. */
+u64 stub_made_streams(void) { return __atomic_load_n(&made_streams, 5); }
+/* For a test that forks: 0 in the child, which ends by a code; and the code of the child that ended. */
+u64 stub_fork(void) { return (u64)fork(); }
+void stub_exit(u64 code) { _exit((int)code); }
+u64 stub_child_code(u64 child) {
+    int status = 0;
+    return waitpid((pid_t)child, &status, 0) < 0 || !WIFEXITED(status) ? 255 : (u64)WEXITSTATUS(status);
+}
 u64 stub_depth(void) { return (u64)depth; }
 
 /* All streams, also those that were given back while something is on them. */
@@ -316,6 +325,7 @@ int cuStreamCreate(struct stream **made, unsigned flags) {
     stream->next = streams, streams = stream;
     pthread_mutex_unlock(&mutex);
     count(STREAMS, 1);
+    __atomic_add_fetch(&made_streams, 1, 5);
     return *made = stream, OK;
 }
 

@@ -14,13 +14,23 @@ use crate::device::rest::{Ready, Rest, bring};
 impl<N: Network> Jobs<N> {
     /// Sets an error word of a region of this process that the CPU does not touch, by its bytes of the host. Whether there is such a region.
     pub fn poison_words(&mut self, words: &Memory, at: u64, poison: u64) -> bool {
-        let Some(region) = self.regions.of_words(words) else { return false };
-        let _ = words.update(at, |old| (old == 0).then_some(poison));
-        let Ok(rest) = bring(region.copies.as_ref(), words, &region.memory, (at, 8)) else { return true };
+        let heap = self.regions.of_words(words).map(|region| region.heap);
+        heap.into_iter().for_each(|heap| self.poison_own(heap, at, poison));
+        heap.is_some()
+    }
+
+    /// Sets an error word of a region of this process, by its heap, where no entry says it. Where the CPU does not touch the region, the word is brought
+    /// to it as any other: kernels of this process wait there.
+    pub(super) fn poison_own(&mut self, heap: u8, at: u64, word: u64) {
+        let Some(region) = self.regions.of_heap(heap) else { return };
+        let beside = region.words.as_ref();
+        let _ = beside.unwrap_or(&region.memory).update(at, |old| (old == 0).then_some(word));
+        let is_brought = !self.mutant.is("dev-poisons-only-the-shadow");
+        let Some(words) = beside.filter(|_| is_brought) else { return };
+        let Ok(rest) = bring(region.copies.as_ref(), words, &region.memory, (at, 8)) else { return };
         if let Some(flight) = self.launch(Whose::Nobody, rest) {
             self.advance(flight);
         }
-        true
     }
 
     /// Adds to a word in memory of this process, if that takes nothing else: what it was.
@@ -41,7 +51,7 @@ impl<N: Network> Jobs<N> {
         let failed = |status| Poison { status, queue };
         match self.look_at_atomic(at, Atomic::Add(value.into()), poisoned) {
             Ok(Ready::Done(_)) => {}
-            Ok(Ready::Changed(rest, _) | Ready::Later(rest, _) | Ready::Both(rest, _)) => {
+            Ok(Ready::Changed(rest, _) | Ready::Later(rest, _)) => {
                 let Some(flight) = self.launch(Whose::Nobody, rest) else { return };
                 let error = self.regions.error_word(self.me, at.peer, at.key, at.addr, poisoned);
                 let heap = Key::from_bits(at.key).number();

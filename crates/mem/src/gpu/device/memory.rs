@@ -62,6 +62,9 @@ impl Drop for Allocated {
             })
         } else {
             let cuda = &self.device.cuda;
+            if self.device.check_process("cuMemFree").is_err() {
+                return;
+            }
             let free = || cuda.free(self.device.ordinal, self.addr, false);
             let first = cuda.inside(self.device.context, free);
             first.or_else(|_| cuda.inside(self.device.context, free)).and_then(|freed| freed)
@@ -108,6 +111,7 @@ impl Device {
     pub fn allocate(&self, len: usize) -> Result<Memory, CallError> {
         let inner = &self.inner;
         let len = len.max(1).next_multiple_of(8);
+        inner.check_process("cuMemAlloc")?;
         let addr = inner.cuda.inside(inner.context, || inner.cuda.allocate(len))??.0;
         let owner = Allocated { device: Arc::clone(inner), addr, is_host: false };
         // SAFETY: the CPU touches no byte of such memory, and it is there as long as its owner.

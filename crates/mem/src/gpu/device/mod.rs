@@ -13,17 +13,22 @@ mod program;
 use std::ffi::c_int;
 use std::fmt;
 use std::ptr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use rustix::process::{Pid, getpid};
 
 use trunkline_sys::cuda::{self as driver, Stream, status};
 use trunkline_sys::cuda_run::{self as calls_of, Calls};
 
 use super::cuda::Cuda;
-use super::{CallError, Missing};
+use super::{CallError, Missing, planted};
 
 pub use memory::{Pinned, RangeError};
 pub use mover::{MOVES_MAX, Mover};
 pub use program::{Arg, LaunchError, Program, Running};
+
+/// Streams of kernels that have ended that are kept for the next ones: to make one may wait for kernels that run.
+const SPARE_STREAMS_MAX: usize = 16;
 
 /// A device. Cheap to clone; its context stays until the last clone, and all that was made of it, is gone.
 #[derive(Clone)]
@@ -38,6 +43,10 @@ pub(super) struct Inner {
     context: *mut driver::Context,
     /// For what is waited for at once.
     stream: *mut Stream,
+    /// On which nothing is.
+    spare: Mutex<Vec<*mut Stream>>,
+    /// What a driver has given is of no use in a child of a fork.
+    process: Pid,
 }
 
 // SAFETY: the driver may be called by any thread, and locks what it keeps for a context and a stream.
@@ -64,7 +73,8 @@ impl Device {
     pub(super) fn new(cuda: Cuda, ordinal: u32) -> Result<Self, DeviceError> {
         let calls = calls::load()?;
         let context = cuda.retained(ordinal)?;
-        let mut inner = Inner { cuda, calls, ordinal, context, stream: ptr::null_mut() };
+        let (stream, spare) = (ptr::null_mut(), Mutex::new(Vec::with_capacity(SPARE_STREAMS_MAX)));
+        let mut inner = Inner { cuda, calls, ordinal, context, stream, spare, process: getpid() };
         inner.stream = inner.new_stream()?;
         Ok(Self { inner: Arc::new(inner) })
     }
@@ -85,11 +95,32 @@ impl Device {
             (of(calls_of::COMPUTE_CAPABILITY_MAJOR)?, of(calls_of::COMPUTE_CAPABILITY_MINOR)?);
         Ok(u32::try_from(major * 10 + minor).unwrap_or(0))
     }
+
+    /// Where it is, as sysfs names it: `0000:3b:00.0`.
+    ///
+    /// # Errors
+    /// [`CallError`].
+    pub fn pci_address(&self) -> Result<String, CallError> {
+        let of = |attribute| self.inner.attribute(attribute);
+        let (domain, bus) = (of(calls_of::PCI_DOMAIN_ID)?, of(calls_of::PCI_BUS_ID)?);
+        Ok(format!("{domain:04x}:{bus:02x}:{:02x}.0", of(calls_of::PCI_DEVICE_ID)?))
+    }
 }
 
 impl Inner {
+    /// Whether this is the process that opened the device. A driver may do anything in a child of a fork, and wait there for locks for ever.
+    fn check_process(&self, name: &'static str) -> Result<(), CallError> {
+        if getpid() == self.process || planted("mem-device-goes-on-in-children") {
+            return Ok(());
+        }
+        let (code, name_of_code) = (status::NOT_INITIALIZED, "CUDA_ERROR_NOT_INITIALIZED".to_owned());
+        let remedy = "the process was forked after it opened the GPU; open it in the child";
+        Err(CallError { call: name, code, name: name_of_code, remedy })
+    }
+
     /// Calls in the device's context.
     fn call(&self, name: &'static str, call: impl FnOnce() -> driver::Status) -> Result<(), CallError> {
+        self.check_process(name)?;
         let code = self.cuda.inside(self.context, call)?;
         self.cuda.check(name, code)
     }
@@ -100,6 +131,7 @@ impl Inner {
         name: &'static str,
         mut call: impl FnMut() -> driver::Status,
     ) -> Result<(), CallError> {
+        self.check_process(name)?;
         let first = self.cuda.inside(self.context, &mut call);
         let code = first.or_else(|_| self.cuda.inside(self.context, &mut call))?;
         self.cuda.check(name, code)
@@ -107,6 +139,7 @@ impl Inner {
 
     /// The same of a question, whose answer may be "not yet".
     fn ask(&self, name: &'static str, call: impl FnOnce() -> driver::Status) -> Result<bool, CallError> {
+        self.check_process(name)?;
         match self.cuda.inside(self.context, call)? {
             calls_of::NOT_READY => Ok(false),
             code => self.cuda.check(name, code).map(|()| true),
@@ -128,6 +161,23 @@ impl Inner {
             unsafe { (self.calls.stream_create)(&raw mut stream, driver::STREAM_NON_BLOCKING) }
         })?;
         Ok(stream)
+    }
+
+    /// A stream on which nothing is.
+    fn take_stream(&self) -> Result<*mut Stream, CallError> {
+        let spare = self.spare.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        spare.map_or_else(|| self.new_stream(), Ok)
+    }
+
+    /// Gives a stream of ours back once all on it has ended, for another kernel. One whose kernel has failed is ended.
+    fn give_back_stream(&self, stream: *mut Stream) {
+        if self.wait_for(stream).is_ok() && !planted("mem-launches-make-streams") {
+            let mut spare = self.spare.lock().unwrap_or_else(PoisonError::into_inner);
+            if spare.len() < SPARE_STREAMS_MAX {
+                return spare.push(stream);
+            }
+        }
+        self.end_stream(stream);
     }
 
     /// Ends a stream of ours, once all on it has ended.
@@ -165,10 +215,14 @@ impl Inner {
 
 impl Drop for Inner {
     fn drop(&mut self) {
+        let spare = std::mem::take(self.spare.get_mut().unwrap_or_else(PoisonError::into_inner));
+        spare.into_iter().for_each(|stream| self.end_stream(stream));
         if !self.stream.is_null() {
             self.end_stream(self.stream);
         }
-        self.cuda.release(self.ordinal);
+        if self.check_process("cuDevicePrimaryCtxRelease").is_ok() {
+            self.cuda.release(self.ordinal);
+        }
     }
 }
 

@@ -1,4 +1,4 @@
-//! Kernels: loaded from what a compiler made, found by name, and started, each on a stream of its own.
+//! Kernels: loaded from what a compiler made, found by name, and started, each on a stream that no other has meanwhile.
 
 use std::ffi::{CString, c_uint, c_void};
 use std::fmt;
@@ -118,7 +118,7 @@ impl Program {
             })
             .collect();
         let mut places: Vec<*mut c_void> = words.iter_mut().map(|of| of.as_mut_ptr().cast()).collect();
-        let stream = device.new_stream()?;
+        let stream = device.take_stream()?;
         let running = Running { loaded: Arc::clone(&self.loaded), stream, _held: args };
         let (blocks, threads): (c_uint, c_uint) = (blocks, threads);
         device.call("cuLaunchKernel", || {
@@ -187,7 +187,7 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        self.loaded.device.end_stream(self.stream);
+        self.loaded.device.give_back_stream(self.stream);
     }
 }
 

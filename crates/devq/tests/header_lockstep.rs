@@ -1,0 +1,50 @@
+//! The device header on lanes that run in lockstep, as those of a wavefront on GPUs of AMD: `header/wavefront.h` masks a lane that has left a loop until
+//! all lanes have, and ends the program if a second lane enters a loop in which lanes wait for each other.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on stops")]
+
+#[allow(dead_code, reason = "of the library for acts nothing is used")]
+#[path = "header/fixture.rs"]
+mod fixture;
+
+use std::process::Command;
+
+use fixture::{compile, skip};
+
+/// Runs the program for each operation, by both of its modes. With each: how many of 24 operations went well, and how many entries were posted.
+fn run_operations(test: &str, operations: &[(&str, &str)]) {
+    let folder = tempfile::tempdir().unwrap();
+    let program = folder.path().join("lockstep");
+    if !compile("c++", "lockstep.cpp", &["-O2", "-o", program.to_str().unwrap()]) {
+        return skip(test, "no C++ compiler (Debian: g++)");
+    }
+    for (operation, expected) in operations {
+        for mode in ["rule", "hang"] {
+            let output = Command::new(&program).args([operation, mode]).output().unwrap();
+            let told = String::from_utf8_lossy(&output.stdout);
+            let error = String::from_utf8_lossy(&output.stderr);
+            assert!(output.status.success(), "{operation}, {mode}: {}, {error}", output.status);
+            assert_eq!(told.trim(), *expected, "{operation}, {mode}");
+        }
+    }
+}
+
+/// The queue has room for two entries, so lanes wait for what others have reserved.
+#[test]
+fn lanes_in_lockstep_post_by_turns() {
+    let operations =
+        [("post", "24 24"), ("put", "24 48"), ("shares", "24 48"), ("ring", "24 0"), ("mlx5", "24 48")];
+    run_operations("lanes in lockstep post by turns", &operations);
+}
+
+/// Several groups have lanes of one wavefront.
+#[test]
+fn groups_in_lockstep_put_by_their_leaders() {
+    run_operations("groups in lockstep put by their leaders", &[("alone", "24 48"), ("groups", "24 24")]);
+}
+
+/// Its first lane gives up while a thread of another wavefront does not publish; the lanes behind it go on.
+#[test]
+fn a_lane_in_lockstep_cancels_its_place() {
+    run_operations("a lane in lockstep cancels its place", &[("outsider", "23 25")]);
+}

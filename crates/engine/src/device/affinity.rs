@@ -1,0 +1,86 @@
+//! On which processors an executor's thread runs: those near the GPU whose doorbells it looks at, as sysfs tells them. Called once by the thread itself; nothing is bound where sysfs
+//! knows no such processors, or none of them is allowed to this thread.
+
+use std::path::Path;
+
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use trunkline_proto::mutant::Mutant;
+
+/// Where the kernel describes devices.
+pub(super) const SYSFS: &str = "/sys";
+
+/// Binds the calling thread to the processors near a PCI device, as many of them as are allowed to it. Whether it is bound.
+pub(super) fn run_near(sysfs: &Path, pci_address: &str, mutant: Mutant) -> bool {
+    let path = sysfs.join("bus/pci/devices").join(pci_address).join("local_cpulist");
+    let Ok(list) = std::fs::read_to_string(path) else { return false };
+    let Ok(allowed) = sched_getaffinity(None) else { return false };
+    let mut near = CpuSet::new();
+    let is_allowed = |cpu: &usize| {
+        *cpu < CpuSet::MAX_CPU && (allowed.is_set(*cpu) || mutant.is("dev-binds-to-forbidden-processors"))
+    };
+    processors_of(&list).filter(is_allowed).for_each(|cpu| near.set(cpu));
+    near.count() > 0 && !mutant.is("dev-thread-runs-anywhere") && sched_setaffinity(None, &near).is_ok()
+}
+
+/// Processors of a list like `0-3,8`. What cannot be read is left out.
+fn processors_of(list: &str) -> impl Iterator<Item = usize> {
+    list.trim().split(',').flat_map(|range| {
+        let (first, last) = range.split_once('-').unwrap_or((range, range));
+        let ends = first.parse().ok().zip(last.parse::<usize>().ok());
+        ends.map_or(0..0, |(first, last)| first..last.min(CpuSet::MAX_CPU).saturating_add(1))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device::turns_tests::planted;
+
+    /// The processors of a thread that may use the first `most` ones, and binds itself near a device with this list.
+    fn bind(list: &str, most: usize) -> (bool, Vec<usize>) {
+        let sysfs = tempfile::tempdir().unwrap();
+        let device = sysfs.path().join("bus/pci/devices/0000:3b:00.0");
+        std::fs::create_dir_all(&device).unwrap();
+        std::fs::write(device.join("local_cpulist"), list).unwrap();
+        let bound = std::thread::spawn(move || {
+            let mut some = CpuSet::new();
+            allowed().into_iter().take(most).for_each(|cpu| some.set(cpu));
+            sched_setaffinity(None, &some).unwrap();
+            let is_bound = run_near(sysfs.path(), "0000:3b:00.0", planted());
+            (is_bound, allowed())
+        });
+        bound.join().unwrap()
+    }
+
+    fn allowed() -> Vec<usize> {
+        let set = sched_getaffinity(None).unwrap();
+        (0..CpuSet::MAX_CPU).filter(|cpu| set.is_set(*cpu)).collect()
+    }
+
+    #[test]
+    fn a_thread_runs_near_its_device() {
+        let all = allowed();
+        let (first, last) = (all[0], all[all.len() - 1]);
+        assert_eq!(bind(&format!("{last}\n"), all.len()), (true, vec![last]));
+        // Others that it names are not allowed, or not there.
+        assert_eq!(bind(&format!("{first},1000-1023\n"), all.len()), (true, vec![first]));
+    }
+
+    #[test]
+    fn a_thread_stays_where_it_may_run() {
+        let all = allowed();
+        for list in ["", "1023\n", "what\n", "9-3\n"] {
+            assert_eq!(bind(list, all.len()), (false, all.clone()), "{list:?}");
+        }
+        // What the user has forbidden stays so, though the kernel would grant it.
+        if let [first, .., last] = all[..] {
+            assert_eq!(bind(&last.to_string(), 1), (false, vec![first]));
+        }
+    }
+
+    #[test]
+    fn lists_of_processors_are_read() {
+        assert_eq!(processors_of("0-2,8,10-11\n").collect::<Vec<_>>(), [0, 1, 2, 8, 10, 11]);
+        assert_eq!(processors_of("x-2,,7").collect::<Vec<_>>(), [7]);
+    }
+}
