@@ -36,7 +36,7 @@ pub(super) const CUDA: Interface = Interface {
         ("src/cuda_ipc.rs", &cuda_ipc::SYMBOLS),
         ("src/cuda_run.rs", &cuda_run::SYMBOLS),
     ],
-    young: &[],
+    young: &[("cuCtxSetFlags", "CUDA 12.1 and later")],
     numbers: of_cuda,
 };
 

@@ -154,3 +154,56 @@ fn a_segment_is_mapped_for_the_device_that_copies_it() {
         assert_eq!(importer.check(Place::Open(open, 0), SEGMENT, ONE), Ok(0), "{device}");
     }
 }
+
+/// Words of sevens, as `stub_set` leaves them.
+const SET: Pattern = Pattern(0x0707_0707_0707_0707, 0);
+
+#[test]
+fn memory_that_is_set_and_sent_arrives_as_set() {
+    for kind in ["cuda", "cuda_segment"] {
+        let Some(world) = world(kind, 16) else { return };
+        let [owner, importer] = [world.process(), world.process()];
+        let addr = owner.alloc(SEGMENT).unwrap();
+        owner.fill(Place::Own(addr), SEGMENT, ONE).unwrap();
+        let open = importer.open(&exported(&owner, addr)).unwrap();
+        assert_eq!(importer.check(Place::Open(open, 0), SEGMENT, ONE), Ok(0), "{kind}");
+        assert_eq!(owner.number("stub_set", addr as u64), 0);
+        assert_eq!(importer.check(Place::Open(open, 0), SEGMENT, SET), Ok(0), "{kind}: old bytes arrive");
+        assert_eq!(
+            owner.number("stub_syncs", 0),
+            u64::from(kind == "cuda"),
+            "{kind}: once, when it is exported"
+        );
+        assert_eq!(owner.number("stub_depth", 0), 0);
+    }
+}
+
+/// The attribute waits for what was begun before.
+#[test]
+fn memory_that_was_set_before_its_first_export_arrives_as_set() {
+    let Some(world) = world("cuda", 16) else { return };
+    let [owner, importer] = [world.process(), world.process()];
+    let addr = owner.alloc(SEGMENT).unwrap();
+    assert_eq!(owner.number("stub_set", addr as u64), 0);
+    let open = importer.open(&exported(&owner, addr)).unwrap();
+    assert_eq!(importer.check(Place::Open(open, 0), SEGMENT, SET), Ok(0));
+}
+
+/// Where neither can be set, users wait for their copies, as the warning says; the memory is exported all the same.
+#[test]
+fn memory_that_cannot_be_synchronous_is_exported_all_the_same() {
+    for (rule, value, early) in [("STUB_CTX_FLAGS", "refuse", true), ("STUB_EARLY", "off", false)] {
+        let Some(world) = world("cuda_segment", 16) else { return };
+        ["STUB_CTX_FLAGS", rule].iter().for_each(|rule| world.set(rule, "refuse"));
+        world.set(rule, value);
+        let [owner, importer] = [world.process(), world.process()];
+        let addr = owner.alloc(SEGMENT).unwrap();
+        owner.fill(Place::Own(addr), SEGMENT, ONE).unwrap();
+        let open = importer.open(&exported(&owner, addr)).unwrap();
+        assert_eq!(owner.number("stub_set", addr as u64), 0);
+        let old = if early { ONE } else { SET };
+        assert_eq!(importer.check(Place::Open(open, 0), SEGMENT, old), Ok(0), "{rule}");
+        assert_eq!(owner.number("stub_wait", 0), 0);
+        assert_eq!(importer.check(Place::Open(open, 0), SEGMENT, SET), Ok(0), "{rule}");
+    }
+}

@@ -192,7 +192,7 @@ impl Driver for CudaDriver {
     ) -> Result<Option<OwnedFd>, ExportError> {
         let found = self.look(of.base).map_err(Cause::from)?;
         let (_, sort) = found.ok_or(ExportError::Gone(of.id))?;
-        match (sort, how) {
+        let made = match (sort, how) {
             (Sort::Kept(why), _) => Err(ExportError::Unshareable(why)),
             (Sort::Legacy, Passing::Descriptor) => {
                 Err(ExportError::Passing("what cudaMalloc gave goes by the bytes of its handle"))
@@ -202,7 +202,12 @@ impl Driver for CudaDriver {
             }
             (Sort::Legacy, _) => self.export_legacy(of, sealed).map(|()| None),
             (Sort::Segment, _) => self.export_segment(of, sealed).map(Some),
+        };
+        // Else a peer may read what a memset or copy of the user's has not written yet. Where nothing can be set the user is warned, and it is exported all the same.
+        if made.is_ok() && !planted("mem-exports-asynchronous-memory") {
+            let _ = self.cuda.request_sync_memops(of.device, of.base);
         }
+        made
     }
 
     fn conflicts(&self, kind: u8) -> bool {
