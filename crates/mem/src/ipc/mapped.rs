@@ -57,6 +57,12 @@ impl Mapped {
     }
 }
 
+/// Copies that were begun together and are under way. It is over when [`IpcMemory::has_ended`](super::IpcMemory::has_ended) says so, or that it failed; until
+/// then both ends of its copies are the kind's.
+#[derive(Debug, Eq, PartialEq)]
+#[must_use = "it keeps its place among those under way until its end was asked for"]
+pub struct CopyBatch(pub u64);
+
 /// A place to copy from or to.
 #[derive(Clone, Copy, Debug)]
 pub enum At<'a> {

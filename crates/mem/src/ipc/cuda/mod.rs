@@ -8,6 +8,7 @@
 //! made for it.
 
 mod calls;
+mod lanes;
 mod legacy;
 mod segment;
 
@@ -19,6 +20,7 @@ use std::ptr;
 use trunkline_sys::cuda::{STREAM_NON_BLOCKING, Stream, memory_type, pointer_attribute, status};
 use trunkline_sys::cuda_ipc::{Calls, MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR};
 
+use self::lanes::{CopyLane, LANES};
 use super::driven::{Driven, Driver, Each, Sealed, Way, among};
 use super::error::{Cause, ExportError, OpenError};
 use super::{Allocation, AllocationId, Caps, Handle, NoMemory, Passing, planted};
@@ -50,6 +52,7 @@ pub struct CudaDriver {
     device: u32,
     /// Of those devices whose context is kept.
     streams: Each<Stream>,
+    lanes: [CopyLane; LANES],
 }
 
 // SAFETY: the driver may be called by any thread, and locks what it keeps for a stream.
@@ -162,7 +165,8 @@ impl Driver for CudaDriver {
             return Err(NoMemory::Device { vendor: "NVIDIA", device, devices: cuda.devices() });
         }
         let streams = Each::of(cuda.devices());
-        let this = Self { cuda, calls, device, streams };
+        let lanes = CopyLane::all(cuda.devices());
+        let this = Self { cuda, calls, device, streams, lanes };
         this.stream(device).map_err(Missing::Driver)?;
         Ok(this)
     }
@@ -271,6 +275,32 @@ impl Driver for CudaDriver {
         Ok(())
     }
 
+    const LANES: usize = LANES;
+
+    unsafe fn begin_transfer(
+        &self,
+        lane: usize,
+        to: usize,
+        from: usize,
+        len: usize,
+        (_way, device): (Way, Option<u32>),
+    ) -> Result<(), Cause> {
+        // SAFETY: the caller's promise.
+        Ok(unsafe { self.begin_on(lane, (to, from, len), device.unwrap_or(self.device)) }?)
+    }
+
+    fn mark(&self, lane: usize, device: Option<u32>) -> Result<(), Cause> {
+        Ok(self.mark_lane(lane, device.unwrap_or(self.device))?)
+    }
+
+    fn is_over(&self, lane: usize, device: Option<u32>) -> Result<bool, Cause> {
+        Ok(self.is_lane_over(lane, device.unwrap_or(self.device))?)
+    }
+
+    fn wait_for(&self, lane: usize, device: Option<u32>) -> Result<(), Cause> {
+        Ok(self.wait_for_lane(lane, device.unwrap_or(self.device))?)
+    }
+
     fn alloc(&self, len: usize) -> Result<usize, Cause> {
         let mut at = 0;
         let alloc = self.cuda.calls().mem_alloc;
@@ -293,6 +323,7 @@ impl Driver for CudaDriver {
 
 impl Drop for CudaDriver {
     fn drop(&mut self) {
+        self.end_lanes();
         for (device, stream) in self.streams.take() {
             // What cannot be given back is the driver's until the process ends.
             let _ = self.call(device, "cuStreamDestroy", || {

@@ -112,6 +112,53 @@ pub trait Driver: fmt::Debug + Send + Sync {
         how: (Way, Option<u32>),
     ) -> Result<(), Cause>;
 
+    /// Lanes: how many batches of copies may be under way, each on a lane of its own so that none waits for another. 0: copies are waited for where
+    /// they are begun.
+    const LANES: usize = 0;
+
+    /// Begins a copy as [`Driver::transfer`] makes it, behind all others of a lane, and does not wait for it.
+    ///
+    /// # Errors
+    /// What the driver says.
+    ///
+    /// # Safety
+    /// As [`Driver::transfer`], until [`Driver::is_over`] or [`Driver::wait_for`] say that the lane has ended.
+    unsafe fn begin_transfer(
+        &self,
+        _lane: usize,
+        to: usize,
+        from: usize,
+        len: usize,
+        how: (Way, Option<u32>),
+    ) -> Result<(), Cause> {
+        // SAFETY: the caller's promise.
+        unsafe { self.transfer(to, from, len, how) }
+    }
+
+    /// Puts a mark behind all copies of a lane, of that device.
+    ///
+    /// # Errors
+    /// What the driver says.
+    fn mark(&self, _lane: usize, _device: Option<u32>) -> Result<(), Cause> {
+        Ok(())
+    }
+
+    /// Whether all before the mark has ended.
+    ///
+    /// # Errors
+    /// What the driver says.
+    fn is_over(&self, _lane: usize, _device: Option<u32>) -> Result<bool, Cause> {
+        Ok(true)
+    }
+
+    /// Waits until all of a lane has ended.
+    ///
+    /// # Errors
+    /// What the driver says.
+    fn wait_for(&self, _lane: usize, _device: Option<u32>) -> Result<(), Cause> {
+        Ok(())
+    }
+
     /// Memory of the device, not zeroed; where.
     ///
     /// # Errors

@@ -9,7 +9,7 @@
 
 enum {
     OK = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, NO_DEVICE = 100, INVALID_CONTEXT = 201, ALREADY_MAPPED = 208,
-    INVALID_HANDLE = 400, NOT_PERMITTED = 800, NOT_SUPPORTED = 801, UNKNOWN = 999
+    INVALID_HANDLE = 400, NOT_READY = 600, NOT_PERMITTED = 800, NOT_SUPPORTED = 801, UNKNOWN = 999
 };
 
 /* What more[0] of a range says. */
@@ -25,9 +25,9 @@ static struct reserved {
     u64 va, len;
 } reserves[RANGES];
 
-/* Of each device its primary context, and its stream. */
+/* Of each device its primary context. */
 enum { DEVICES = 4 };
-static int primary[DEVICES], streams[DEVICES];
+static int primary[DEVICES];
 static unsigned context_flags[DEVICES];
 enum { SYNC_MEMOPS = 6, CTX_SYNC_MEMOPS = 0x80 };
 
@@ -406,12 +406,8 @@ int cuMemGetInfo_v2(size_t *vacant, size_t *total) {
     return OK;
 }
 
-/* Streams, of which there is one for each device. */
-int cuStreamCreate(void **stream, unsigned flags) {
-    return !here() ? INVALID_CONTEXT : flags == 1 ? (*stream = &streams[on()], OK) : INVALID_VALUE;
-}
-static int is_stream(void *stream) { return here() && stream == &streams[on()]; }
-int cuStreamDestroy_v2(void *stream) { return mine(), is_stream(stream) ? OK : INVALID_VALUE; }
+#include "streams.h"
+
 /* All that was asked of the device has been done when it returns. */
 int cuCtxSynchronize(void) {
     if (!here())
@@ -419,21 +415,6 @@ int cuCtxSynchronize(void) {
     enter(), land(NULL), leave();
     return OK;
 }
-int cuStreamSynchronize(void *stream) { return is_stream(stream) ? OK : INVALID_VALUE; }
-
-static int touchable(u64 at) {
-    struct range *found = find(at);
-    return !found || (found->on == on() && (found->more[0] != VIRTUAL || found->more[2]));
-}
-
-int cuMemcpyAsync(u64 to, u64 from, size_t size, void *stream) {
-    if (!here() || stream != &streams[on()])
-        return INVALID_CONTEXT;
-    if (!touchable(to) || !touchable(from))
-        return INVALID_VALUE;
-    return transfer(to, from, size) ? INVALID_VALUE : OK;
-}
-
 /* Bytes, which are freed, go to memory of the device: at once, or later, as the rule of synchronous calls is. */
 static int write_bytes(u64 to, char *bytes, size_t len) {
     const char *rule = getenv("STUB_EARLY");
