@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use trunkline_mem::ipc::{At, CopyError, IpcMemory, Mapped, To};
+use trunkline_mem::ipc::{At, CopyBatch, CopyError, IpcMemory, Mapped, To};
 use trunkline_mem::{Kind, Memory};
 use trunkline_proto::tagged::{Rows, Runs};
 
@@ -196,6 +196,50 @@ impl Buffer {
                 }
             }
             Ok(())
+        })
+    }
+
+    /// Begins to copy as [`Buffer::get`] copies, in a batch.
+    #[inline]
+    pub(crate) fn begin_get<M: IpcMemory>(
+        &self,
+        of: &M,
+        batch: &mut Option<CopyBatch>,
+        done: u64,
+        there: There<'_>,
+        len: u64,
+    ) -> Result<(), CopyError> {
+        self.each(there.rows, (done, len), |place, [here, away], len| {
+            let from = At::Open(there.mapped, there.at + away);
+            let to = match place {
+                Place::Own(addr) => To::Own(plus(*addr, here)),
+                Place::Other(memory, at) => To::Memory(memory, at + here),
+            };
+            of.begin_copy(batch, from, to, len as usize)
+        })
+    }
+
+    /// Begins to copy as [`Buffer::put`] copies, in a batch.
+    #[inline]
+    pub(crate) fn begin_put<M: IpcMemory>(
+        &self,
+        of: &M,
+        batch: &mut Option<CopyBatch>,
+        done: u64,
+        there: There<'_>,
+        len: u64,
+    ) -> Result<(), CopyError> {
+        self.each(there.rows, (done, len), |place, [here, away], len| {
+            let away = there.at + away;
+            match place {
+                Place::Own(addr) => {
+                    let (from, to) = (At::Own(plus(*addr, here)), To::Open(there.mapped, away));
+                    of.begin_copy(batch, from, to, len as usize)
+                }
+                Place::Other(memory, at) => {
+                    of.begin_fill(batch, At::Open(there.mapped, away), memory, at + here, len as usize)
+                }
+            }
         })
     }
 
