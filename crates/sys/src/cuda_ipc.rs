@@ -112,6 +112,13 @@ pub type EventRecord = unsafe extern "C" fn(event: *mut Event, stream: *mut Stre
 /// `cuEventQuery`.
 pub type EventQuery = unsafe extern "C" fn(event: *mut Event) -> Status;
 
+/// `CU_MEMHOSTREGISTER_PORTABLE`: pinned for the contexts of all devices.
+pub const MEM_HOST_REGISTER_PORTABLE: c_uint = 1;
+/// `cuMemHostRegister_v2`: pins memory of the host.
+pub type MemHostRegister = unsafe extern "C" fn(addr: *mut c_void, size: usize, flags: c_uint) -> Status;
+/// `cuMemHostUnregister`.
+pub type MemHostUnregister = unsafe extern "C" fn(addr: *mut c_void) -> Status;
+
 /// The exported functions. A field is named as its function is, without `cu` and the number of its version.
 #[derive(Clone, Copy)]
 pub struct Calls {
@@ -157,10 +164,14 @@ pub struct Calls {
     pub event_record: EventRecord,
     /// Whether all before it has ended.
     pub event_query: EventQuery,
+    /// Pins memory of the host.
+    pub mem_host_register: MemHostRegister,
+    /// Does no more.
+    pub mem_host_unregister: MemHostUnregister,
 }
 
 /// The symbol of each field of [`Calls`], in order.
-pub const SYMBOLS: [&CStr; 21] = [
+pub const SYMBOLS: [&CStr; 23] = [
     c"cuIpcGetMemHandle",
     c"cuIpcOpenMemHandle_v2",
     c"cuIpcCloseMemHandle",
@@ -182,6 +193,8 @@ pub const SYMBOLS: [&CStr; 21] = [
     c"cuEventDestroy_v2",
     c"cuEventRecord",
     c"cuEventQuery",
+    c"cuMemHostRegister_v2",
+    c"cuMemHostUnregister",
 ];
 
 const _: () = {

@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 use super::error::{CloseError, CopyError, ExportError, FindError, NoMemory, NotClosed, OpenError};
 use super::{
     Allocation, At, Caps, CopyBatch, Cuda, Export, Handle, Hip, Host, HostError, IpcMemory, LevelZero,
-    Mapped, Passing, Private, To, User, Xpmem, planted,
+    Mapped, Passing, Private, StagePin, To, User, Xpmem, planted,
 };
 
 use crate::Memory;
@@ -175,6 +175,10 @@ impl IpcMemory for AnyMemory {
 
     fn fill(&self, to: At<'_>, from: &Memory, offset: u64, len: usize) -> Result<(), CopyError> {
         any!(self, kind => kind.fill(to, from, offset, len))
+    }
+
+    fn pin(&self, memory: &Memory) -> Option<StagePin> {
+        any!(self, kind => kind.pin(memory))
     }
 
     fn batch_bytes(&self) -> Option<u64> {

@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 
 use super::{
     At, CloseError, CopyBatch, CopyError, Export, ExportError, FindError, Handle, Mapped, NotClosed,
-    OpenError, Passing, To,
+    OpenError, Passing, StagePin, To,
 };
 use crate::Memory;
 
@@ -176,6 +176,12 @@ pub trait IpcMemory: fmt::Debug + Send + Sync {
             done += part_len;
         }
         Ok(())
+    }
+
+    /// Pins memory that copies go through, so that they are as fast as the device's link. `None`: it is not pinned, as this kind has no use for it or the driver
+    /// refuses, of which the user is warned once per process.
+    fn pin(&self, _memory: &Memory) -> Option<StagePin> {
+        None
     }
 
     /// How many bytes a batch should have at most, of a kind whose copies go on after they were begun. `None`: they are done where they are begun.

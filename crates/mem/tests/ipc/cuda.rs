@@ -277,3 +277,12 @@ fn what_is_open_is_closed_behind_its_copies() {
     assert_eq!(importer.has_ended(batch), Ok(true));
     assert_eq!(importer.check(Place::Own(into), SEGMENT / 2, ONE), Ok(0));
 }
+
+#[test]
+fn memory_of_the_host_is_pinned_until_it_is_let_go() {
+    let Some(world) = world("cuda", 16) else { return };
+    assert_eq!(world.process().pin(SEGMENT), [1, 1, 0]);
+    // Where the driver refuses, copies go on without.
+    world.set("STUB_PIN", "refuse");
+    assert_eq!(world.process().pin(SEGMENT), [0, 0, 0]);
+}

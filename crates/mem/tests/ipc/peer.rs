@@ -330,6 +330,12 @@ impl Process {
         self.ask(Op::Begin, &[open, at, own as u64, len as u64], &[], None).map(|(words, ..)| words[1])
     }
 
+    /// Has it pin memory of the host and let go of it: whether it did, and how many pins the stub has with it and after it.
+    pub(crate) fn pin(&self, len: usize) -> [u64; 3] {
+        let (words, ..) = self.ask(Op::Pin, &[len as u64], &[], None).unwrap();
+        [words[1], words[2], words[4]]
+    }
+
     /// Whether a batch has ended.
     pub(crate) fn has_ended(&self, batch: u64) -> Result<bool, String> {
         self.ask(Op::HasEnded, &[batch], &[], None).map(|(words, ..)| words[1] == 1)
@@ -406,9 +412,10 @@ enum Op {
     Fork,
     Begin,
     HasEnded,
+    Pin,
 }
 
-const OPS: [Op; 21] = [
+const OPS: [Op; 22] = [
     Op::Alloc,
     Op::Free,
     Op::Find,
@@ -430,6 +437,7 @@ const OPS: [Op; 21] = [
     Op::Fork,
     Op::Begin,
     Op::HasEnded,
+    Op::Pin,
 ];
 
 /// Does what it is told. Nothing unless another test of this binary started it.
@@ -549,6 +557,16 @@ impl Server {
                 let (from, to) = (At::Open(open, b), To::Own(c as usize));
                 self.subject.memory().begin_copy(&mut batch, from, to, d as usize).map_err(text)?;
                 reply(&[batch.map_or(0, |CopyBatch(number)| number)])
+            }
+            Op::Pin => {
+                let heap = Memory::heap(a as usize);
+                let mut told = Vec::new();
+                let library = stub::library_of(&self.kind).unwrap();
+                for pinned in [self.subject.memory().pin(&heap), None] {
+                    told.push(u64::from(pinned.is_some()));
+                    told.push(stub::number(library, "stub_pins", 0));
+                }
+                reply(&told)
             }
             Op::HasEnded => {
                 let ended = self.subject.memory().has_ended(&CopyBatch(a)).map_err(text)?;

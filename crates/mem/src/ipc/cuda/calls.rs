@@ -32,6 +32,8 @@ pub(super) fn load() -> Result<Calls, Missing> {
         event_destroy EventDestroy c"cuEventDestroy_v2"
         event_record EventRecord c"cuEventRecord"
         event_query EventQuery c"cuEventQuery"
+        mem_host_register MemHostRegister c"cuMemHostRegister_v2"
+        mem_host_unregister MemHostUnregister c"cuMemHostUnregister"
     ))
 }
 

@@ -18,7 +18,7 @@ use std::os::fd::OwnedFd;
 use std::ptr;
 
 use trunkline_sys::cuda::{STREAM_NON_BLOCKING, Stream, memory_type, pointer_attribute, status};
-use trunkline_sys::cuda_ipc::{Calls, MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR};
+use trunkline_sys::cuda_ipc::{Calls, MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, MEM_HOST_REGISTER_PORTABLE};
 
 use self::lanes::{CopyLane, LANES};
 use super::driven::{Driven, Driver, Each, Sealed, Way, among};
@@ -273,6 +273,23 @@ impl Driver for CudaDriver {
             unsafe { (self.calls.stream_synchronize)(stream) }
         })?;
         Ok(())
+    }
+
+    fn pin(&self, addr: usize, len: usize) -> Result<bool, Cause> {
+        self.call(self.device, "cuMemHostRegister", || {
+            let at = ptr::with_exposed_provenance_mut(addr);
+            // SAFETY: a range of the host that whoever calls holds until it is unpinned; the driver only pins its pages.
+            unsafe { (self.calls.mem_host_register)(at, len, MEM_HOST_REGISTER_PORTABLE) }
+        })?;
+        Ok(true)
+    }
+
+    fn unpin(&self, addr: usize) {
+        // What cannot be given back is the driver's until the process ends.
+        let _ = self.call(self.device, "cuMemHostUnregister", || {
+            // SAFETY: pinned above, and still mapped.
+            unsafe { (self.calls.mem_host_unregister)(ptr::with_exposed_provenance_mut(addr)) }
+        });
     }
 
     const LANES: usize = LANES;

@@ -112,6 +112,17 @@ pub trait Driver: fmt::Debug + Send + Sync {
         how: (Way, Option<u32>),
     ) -> Result<(), Cause>;
 
+    /// Pins memory of the host for copies of all devices; whether it does that at all.
+    ///
+    /// # Errors
+    /// What the driver says.
+    fn pin(&self, _addr: usize, _len: usize) -> Result<bool, Cause> {
+        Ok(false)
+    }
+
+    /// Does no more, of memory that it has pinned.
+    fn unpin(&self, _addr: usize) {}
+
     /// Lanes: how many batches of copies may be under way, each on a lane of its own so that none waits for another. 0: copies are waited for where
     /// they are begun.
     const LANES: usize = 0;

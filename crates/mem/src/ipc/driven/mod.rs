@@ -10,6 +10,7 @@ mod batches;
 mod driver;
 mod each;
 mod imports;
+mod pins;
 mod sealed;
 
 use std::os::fd::OwnedFd;
@@ -25,8 +26,8 @@ use super::error::{Cause, CloseError, CopyError, ExportError, FindError, NoMemor
 use super::here::Here;
 use super::host::random;
 use super::{
-    Allocation, At, Caps, CopyBatch, Export, Handle, HandleError, IpcMemory, Mapped, Passing, To, User,
-    planted,
+    Allocation, At, Caps, CopyBatch, Export, Handle, HandleError, IpcMemory, Mapped, Passing, StagePin, To,
+    User, planted,
 };
 use crate::Memory;
 
@@ -35,7 +36,7 @@ use crate::Memory;
 pub struct Driven<D: Driver> {
     /// A child of a fork keeps it for ever, as to end it would be to call it.
     driver: Arc<D>,
-    here: Here,
+    here: Arc<Here>,
     /// A random number: what peers tell processes by.
     process: u64,
     /// Who opens or closes has it.
@@ -58,7 +59,7 @@ impl<D: Driver> Driven<D> {
     /// # Errors
     /// [`NoMemory`].
     pub fn open_device(device: u32) -> Result<Self, NoMemory> {
-        let (driver, here) = (Arc::new(D::begin(device)?), Here::new()?);
+        let (driver, here) = (Arc::new(D::begin(device)?), Arc::new(Here::new()?));
         let imports = RwLock::new(Imports::new());
         let batches = Mutex::new(Batches::of(D::LANES));
         Ok(Self { driver, here, process: random()?, turn: Mutex::default(), imports, batches })
@@ -264,7 +265,7 @@ struct Spot {
     piece: usize,
 }
 
-impl<D: Driver> IpcMemory for Driven<D> {
+impl<D: Driver + 'static> IpcMemory for Driven<D> {
     fn caps(&self) -> Caps {
         self.driver.caps()
     }
@@ -403,6 +404,12 @@ impl<D: Driver> IpcMemory for Driven<D> {
         let from = of_host(from, offset, len)?;
         // SAFETY: as above.
         unsafe { self.transfer(Place::Device(to), Place::Host(from), len) }
+    }
+
+    fn pin(&self, memory: &Memory) -> Option<StagePin> {
+        let is_ours =
+            self.check_process().is_ok() && memory.kind() == crate::Kind::Host && !memory.is_empty();
+        if is_ours { pins::pin(&self.driver, &self.here, memory) } else { None }
     }
 
     fn batch_bytes(&self) -> Option<u64> {

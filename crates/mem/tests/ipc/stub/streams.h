@@ -95,7 +95,33 @@ int cuMemcpyAsync(u64 to, u64 from, size_t size, void *stream) {
     return OK;
 }
 
+/* Pinned memory of the host. STUB_PIN=refuse: none is. */
+static void *pins[64];
+int cuMemHostRegister_v2(void *at, size_t size, unsigned flags) {
+    const char *rule = getenv("STUB_PIN");
+    if (!here())
+        return INVALID_CONTEXT;
+    if (rule && !strcmp(rule, "refuse"))
+        return OUT_OF_MEMORY;
+    for (int i = 0; i < 64 && size && flags == 1; i++)
+        if (!pins[i])
+            return pins[i] = at, OK;
+    return INVALID_VALUE;
+}
+int cuMemHostUnregister(void *at) {
+    for (int i = 0; i < 64 && here(); i++)
+        if (pins[i] == at)
+            return pins[i] = NULL, OK;
+    return INVALID_VALUE;
+}
+
 /* For tests. */
+u64 stub_pins(void) {
+    u64 live = 0;
+    for (int i = 0; i < 64; i++)
+        live += pins[i] != NULL;
+    return live;
+}
 u64 stub_let_go(void) {
     int failed = 0;
     for (int i = 0; i < 64; i++)
