@@ -287,6 +287,51 @@ impl Buffer {
         })
     }
 
+    /// Begins to copy as [`Buffer::stage`] copies, in a batch. What is of any other memory is copied at once.
+    pub(crate) fn begin_stage<M: IpcMemory>(
+        &self,
+        of: &M,
+        batch: &mut Option<CopyBatch>,
+        done: u64,
+        (memory, at): (&Memory, u64),
+        len: u64,
+    ) -> Result<(), CopyError> {
+        self.each(Rows::WHOLE, (done, len), |place, [here, away], len| {
+            let away = at + away - done;
+            match place {
+                Place::Own(addr) => {
+                    let (from, to) = (At::Own(plus(*addr, here)), To::Memory(memory, away));
+                    of.begin_copy(batch, from, to, len as usize)
+                }
+                Place::Other(from, at) => {
+                    memory.copy_from(away, from, at + here, len).map_err(|_| outside(*at + here, len))
+                }
+            }
+        })
+    }
+
+    /// Begins to copy as [`Buffer::unstage`] copies, in a batch. What goes to any other memory is copied at once.
+    pub(crate) fn begin_unstage<M: IpcMemory>(
+        &self,
+        of: &M,
+        batch: &mut Option<CopyBatch>,
+        done: u64,
+        (memory, at): (&Memory, u64),
+        len: u64,
+    ) -> Result<(), CopyError> {
+        self.each(Rows::WHOLE, (done, len), |place, [here, away], len| {
+            let away = at + away - done;
+            match place {
+                Place::Own(addr) => {
+                    of.begin_fill(batch, At::Own(plus(*addr, here)), memory, away, len as usize)
+                }
+                Place::Other(into, at) => {
+                    into.copy_from(at + here, memory, away, len).map_err(|_| outside(*at + here, len))
+                }
+            }
+        })
+    }
+
     /// Copies bytes of this process's own to byte number `done` here and on.
     ///
     /// # Errors

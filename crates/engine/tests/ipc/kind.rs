@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use trunkline_mem::Memory;
 use trunkline_mem::ipc::{
     Allocation, At, Caps, CloseError, CopyBatch, CopyError, Device, Export, ExportError, FindError, Handle,
-    IpcMemory, Mapped, NotClosed, OpenError, Passing, To, User,
+    IpcMemory, Mapped, NotClosed, OpenError, Passing, StagePin, To, User,
 };
 
 /// Its calls that can fail.
@@ -39,6 +39,19 @@ pub(crate) struct Kind {
     holds: OnceLock<usize>,
     /// Those that were begun and have not landed, and the number of the next one.
     held: Mutex<(Vec<Held>, u64)>,
+    /// Bytes of each copy that took long.
+    lens: Mutex<Vec<usize>>,
+    /// Ranges that are pinned.
+    pins: Arc<AtomicU64>,
+}
+
+/// Something that is pinned.
+struct Pin(Arc<AtomicU64>);
+
+impl Drop for Pin {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 /// A copy that takes long.
@@ -65,6 +78,8 @@ impl Kind {
             open,
             holds: OnceLock::new(),
             held: Mutex::default(),
+            lens: Mutex::default(),
+            pins: Arc::default(),
         }
     }
 
@@ -83,6 +98,28 @@ impl Kind {
                 None => self.write(At::Own(own), &bytes).unwrap(),
             }
         }
+    }
+
+    /// Bytes of the copies that took long so far.
+    #[allow(dead_code, reason = "not all who share this file ask")]
+    pub(crate) fn lens(&self) -> Vec<usize> {
+        self.lens.lock().unwrap().clone()
+    }
+
+    /// Ranges that it has pinned.
+    #[allow(dead_code, reason = "not all who share this file ask")]
+    pub(crate) fn pins(&self) -> u64 {
+        self.pins.load(Ordering::Relaxed)
+    }
+
+    fn take_long(&self, batch: &mut Option<CopyBatch>, copy: Held) {
+        let (held, next) = &mut *self.held.lock().unwrap();
+        let CopyBatch(number) = batch.get_or_insert_with(|| {
+            *next += 1;
+            CopyBatch(*next)
+        });
+        self.lens.lock().unwrap().push(copy.bytes.len());
+        held.push(Held { number: *number, ..copy });
     }
 
     /// Copies that take long and have not landed.
@@ -282,13 +319,31 @@ impl IpcMemory for Kind {
         }
         let mut bytes = vec![0; len];
         self.read(from, &mut bytes)?;
-        let (held, next) = &mut *self.held.lock().unwrap();
-        let CopyBatch(number) = batch.get_or_insert_with(|| {
-            *next += 1;
-            CopyBatch(*next)
-        });
-        held.push(Held { number: *number, bytes, own, other });
+        self.take_long(batch, Held { number: 0, bytes, own, other });
         Ok(())
+    }
+
+    fn begin_fill(
+        &self,
+        batch: &mut Option<CopyBatch>,
+        to: At<'_>,
+        from: &Memory,
+        offset: u64,
+        len: usize,
+    ) -> Result<(), CopyError> {
+        let At::Own(own) = to else { return self.fill(to, from, offset, len) };
+        if self.holds.get().is_none_or(|least| len < *least) {
+            return self.fill(to, from, offset, len);
+        }
+        let mut bytes = vec![0; len];
+        from.read(offset, &mut bytes).unwrap();
+        self.take_long(batch, Held { number: 0, bytes, own, other: None });
+        Ok(())
+    }
+
+    fn pin(&self, _memory: &Memory) -> Option<StagePin> {
+        self.pins.fetch_add(1, Ordering::Relaxed);
+        Some(StagePin::of(Pin(Arc::clone(&self.pins))))
     }
 
     fn has_ended(&self, batch: &CopyBatch) -> Result<bool, CopyError> {

@@ -2,7 +2,7 @@
 
 use trunkline_engine::host::{UnixHost, UnixStream};
 use trunkline_engine::ipc::{Buffer, Config as Sharing};
-use trunkline_engine::tagged::{Begun, Config, Endpoint, Event, Failed, PeerId, RequestId};
+use trunkline_engine::tagged::{Begun, Config, DEVICE_PIECE, Endpoint, Event, Failed, PeerId, RequestId};
 use trunkline_fabric::{Host as _, Oob as _, OobListener as _};
 use trunkline_mem::Memory;
 use trunkline_mem::ipc::Device;
@@ -11,11 +11,13 @@ use trunkline_proto::tagged::{Choice, Method};
 use trunkline_proto::time::{Duration, Instant};
 use trunkline_proto::wire::tagged::Inbox;
 
-use crate::kind::Kind;
-use crate::two::{ALL, pattern, planted};
+use crate::kind::{Call, Kind};
+use crate::two::{ALL, Two, Where, pattern, planted};
 
 /// What takes long.
 const LONG: usize = 2 << 20;
+/// A piece.
+const PIECE: usize = DEVICE_PIECE as usize;
 /// What does not.
 const SHORT: usize = 100_000;
 
@@ -35,7 +37,7 @@ impl Three {
     fn new() -> Self {
         let host = UnixHost::new(|_, _| {});
         let device = Device::create(3, 64 << 20).unwrap();
-        let inbox = Inbox::new(1024, 512, 1 << 18).unwrap();
+        let inbox = Inbox::new(1024, 512, 1 << 21).unwrap();
         let endpoint = |number: u8| {
             let memory = Kind::new(Device::join(3, &device.descriptor().unwrap()).unwrap());
             let budget = Amount { entries: 16, bytes: 1 << 40 };
@@ -44,10 +46,12 @@ impl Three {
             Endpoint::new(memory, Config { sharing, inbox, copy }, Instant(0))
         };
         let mut hub = endpoint(0);
-        hub.node().memory().hold(LONG / 2);
+        hub.node().memory().hold(PIECE);
         let mut listener = host.oob().listen().unwrap();
         let joined = [1, 2].map(|number| {
             let mut other = endpoint(number);
+            // Its copies go on, too, and none takes long.
+            other.node().memory().hold(usize::MAX);
             let to_hub = other.join(host.oob().connect(&listener.address()).unwrap()).unwrap();
             let of_other = loop {
                 if let Some(stream) = listener.accept().unwrap() {
@@ -176,4 +180,59 @@ fn a_peer_that_dies_is_lost_behind_its_copies() {
     assert_eq!((gone, three.left), (Some(Err(Failed::Gone)), 1));
     (0..2_000).for_each(|_| three.step());
     assert_eq!(three.hub.node().counts().unmaps, 1);
+}
+
+/// Both memories are of a device, and neither has a handle.
+#[test]
+fn pieces_of_a_device_are_large_and_two_are_under_way() {
+    const LEN: usize = 4 << 20;
+    let inbox = Inbox::new(1024, 512, 4 * DEVICE_PIECE).unwrap();
+    let mut two = Two::with(inbox, Amount { entries: 16, bytes: 1 << 40 });
+    for one in [&two.a, &two.b] {
+        one.kind().hold(100_000);
+        one.fail(Call::Export, u64::MAX);
+    }
+    let (source, target) = (two.a.buffer(Where::Own, LEN), two.b.buffer(Where::Own, LEN));
+    two.a.fill(&source, 9);
+    let (received, sent) = (two.post(1, &target), two.send(1, &source));
+    (0..2_000).for_each(|_| two.step());
+    let under_way = |two: &Two| [two.a.kind().under_way(), two.b.kind().under_way()];
+    assert_eq!(under_way(&two), [2, 0], "what has not landed in the stage is not told");
+    two.a.kind().let_go();
+    (0..2_000).for_each(|_| two.step());
+    assert_eq!(under_way(&two), [2, 2], "both ends copy");
+    two.b.kind().let_go();
+    for _ in 0..100 {
+        (0..200).for_each(|_| two.step());
+        assert!(under_way(&two).iter().all(|many| *many <= 2), "{:?}", under_way(&two));
+        two.a.kind().let_go();
+        two.b.kind().let_go();
+    }
+    assert!(two.both(sent, received).iter().all(Result::is_ok));
+    assert!(two.b.bytes(&target) == pattern(LEN, 9));
+    for one in [&two.a, &two.b] {
+        assert_eq!(one.kind().lens(), [PIECE; LEN / PIECE]);
+    }
+}
+
+/// Whatever becomes of the sender, a receive ends when nothing is written into its memory any more.
+#[test]
+fn pieces_of_a_dead_peer_are_copied_before_their_receive_ends() {
+    let mut three = Three::new();
+    three.hub.node().memory().fail(Call::Export as u64, u64::MAX);
+    three.others.iter().flatten().for_each(|(other, _)| {
+        other.node().memory().fail(Call::Export as u64, u64::MAX);
+    });
+    assert_eq!(three.hub.node().memory().pins(), 4, "an inbox, and an outbox, for each peer");
+    let into = three.own(LONG);
+    let request = three.begin(0, LONG, &into);
+    three.until_under_way();
+    three.others[0] = None;
+    (0..2_000).for_each(|_| three.step());
+    assert_eq!((three.hub.test(request), three.left), (None, 0), "its pieces are being copied");
+    assert!(three.hub.node().memory().under_way() > 0);
+    let end = three.ended(request);
+    assert_eq!(end, Err(Failed::Gone));
+    assert_eq!((three.hub.node().memory().under_way(), three.left), (0, 1));
+    assert_eq!(three.hub.node().memory().pins(), 2, "those of the dead one are let go");
 }
