@@ -257,7 +257,7 @@ fn batches_have_a_limit_and_are_asked_for_their_end() {
     assert!(importer.begin((open, 0), into, SEGMENT).is_err(), "none was asked for its end");
     assert!(under_way.iter().all(|batch| importer.has_ended(*batch) == Ok(true)));
     importer.begin((open, 0), into, SEGMENT).unwrap();
-    assert_eq!(importer.number("stub_lanes", 0), 8, "an event for each lane, made once");
+    assert_eq!(importer.number("stub_events", 0), 8, "an event for each slot, made once");
 }
 
 #[test]

@@ -8,7 +8,7 @@
 //! made for it.
 
 mod calls;
-mod lanes;
+mod copy_slots;
 mod legacy;
 mod segment;
 
@@ -20,7 +20,7 @@ use std::ptr;
 use trunkline_sys::cuda::{STREAM_NON_BLOCKING, Stream, memory_type, pointer_attribute, status};
 use trunkline_sys::cuda_ipc::{Calls, MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, MEM_HOST_REGISTER_PORTABLE};
 
-use self::lanes::{CopyLane, LANES};
+use self::copy_slots::{COPY_SLOTS, CopySlot};
 use super::driven::{Driven, Driver, Each, Sealed, Way, among};
 use super::error::{Cause, ExportError, OpenError};
 use super::{Allocation, AllocationId, Caps, Handle, NoMemory, Passing, planted};
@@ -52,7 +52,7 @@ pub struct CudaDriver {
     device: u32,
     /// Of those devices whose context is kept.
     streams: Each<Stream>,
-    lanes: [CopyLane; LANES],
+    slots: [CopySlot; COPY_SLOTS],
 }
 
 // SAFETY: the driver may be called by any thread, and locks what it keeps for a stream.
@@ -165,8 +165,8 @@ impl Driver for CudaDriver {
             return Err(NoMemory::Device { vendor: "NVIDIA", device, devices: cuda.devices() });
         }
         let streams = Each::of(cuda.devices());
-        let lanes = CopyLane::all(cuda.devices());
-        let this = Self { cuda, calls, device, streams, lanes };
+        let slots = CopySlot::all(cuda.devices());
+        let this = Self { cuda, calls, device, streams, slots };
         this.stream(device).map_err(Missing::Driver)?;
         Ok(this)
     }
@@ -292,30 +292,30 @@ impl Driver for CudaDriver {
         });
     }
 
-    const LANES: usize = LANES;
+    const COPY_SLOTS: usize = COPY_SLOTS;
 
     unsafe fn begin_transfer(
         &self,
-        lane: usize,
+        slot: usize,
         to: usize,
         from: usize,
         len: usize,
         (_way, device): (Way, Option<u32>),
     ) -> Result<(), Cause> {
         // SAFETY: the caller's promise.
-        Ok(unsafe { self.begin_on(lane, (to, from, len), device.unwrap_or(self.device)) }?)
+        Ok(unsafe { self.begin_on(slot, (to, from, len), device.unwrap_or(self.device)) }?)
     }
 
-    fn mark(&self, lane: usize, device: Option<u32>) -> Result<(), Cause> {
-        Ok(self.mark_lane(lane, device.unwrap_or(self.device))?)
+    fn mark(&self, slot: usize, device: Option<u32>) -> Result<(), Cause> {
+        Ok(self.mark_slot(slot, device.unwrap_or(self.device))?)
     }
 
-    fn is_over(&self, lane: usize, device: Option<u32>) -> Result<bool, Cause> {
-        Ok(self.is_lane_over(lane, device.unwrap_or(self.device))?)
+    fn is_over(&self, slot: usize, device: Option<u32>) -> Result<bool, Cause> {
+        Ok(self.is_slot_over(slot, device.unwrap_or(self.device))?)
     }
 
-    fn wait_for(&self, lane: usize, device: Option<u32>) -> Result<(), Cause> {
-        Ok(self.wait_for_lane(lane, device.unwrap_or(self.device))?)
+    fn wait_for(&self, slot: usize, device: Option<u32>) -> Result<(), Cause> {
+        Ok(self.wait_for_slot(slot, device.unwrap_or(self.device))?)
     }
 
     fn alloc(&self, len: usize) -> Result<usize, Cause> {
@@ -340,7 +340,7 @@ impl Driver for CudaDriver {
 
 impl Drop for CudaDriver {
     fn drop(&mut self) {
-        self.end_lanes();
+        self.end_slots();
         for (device, stream) in self.streams.take() {
             // What cannot be given back is the driver's until the process ends.
             let _ = self.call(device, "cuStreamDestroy", || {

@@ -1,15 +1,24 @@
-//! Batches of copies that are under way, each on a lane of the driver's. What a batch copies from and to is held, and what it uses of peers stays mapped,
-//! until its end is known: for ever where the driver does not tell it.
+//! Batches of copies that are under way, each in a slot of the driver's. What a batch copies from and to is held, and what it uses of peers stays mapped,
+//! until its end is known: for ever where the driver does not tell it. Nothing is allocated once a slot was used.
 
 use super::Driver;
 use crate::Memory;
 use crate::ipc::{Cause, CopyBatch, CopyError};
 
-/// All lanes.
+/// All slots.
 #[derive(Debug)]
 pub(super) struct Batches {
-    lanes: Vec<Option<Batch>>,
+    slots: Vec<BatchSlot>,
     next: u64,
+}
+
+/// A place for a batch, and what the batch uses.
+#[derive(Debug, Default)]
+struct BatchSlot {
+    batch: Option<Batch>,
+    /// What it uses of peers, by the numbers of what is open.
+    imports: Vec<u64>,
+    held: Vec<Memory>,
 }
 
 /// One that is under way.
@@ -18,9 +27,15 @@ struct Batch {
     number: u64,
     device: Option<u32>,
     stands: Stands,
-    /// What it uses of peers, by the numbers of what is open.
-    imports: Vec<u64>,
-    held: Vec<Memory>,
+}
+
+impl BatchSlot {
+    /// Its batch is over.
+    fn clear(&mut self) {
+        self.batch = None;
+        self.imports.clear();
+        self.held.clear();
+    }
 }
 
 /// How far it is.
@@ -36,67 +51,67 @@ enum Stands {
 }
 
 impl Batches {
-    pub(super) fn of(lanes: usize) -> Self {
-        Self { lanes: (0..lanes).map(|_| None).collect(), next: 1 }
+    pub(super) fn of(slots: usize) -> Self {
+        Self { slots: (0..slots).map(|_| BatchSlot::default()).collect(), next: 1 }
     }
 
-    /// The lane of a batch, and its device; a new one is made where there is none yet.
+    /// The slot of a batch, and its device; a new one is made where there is none yet.
     ///
     /// # Errors
     /// [`CopyError::Busy`]; [`CopyError::Closed`] of a batch that is over.
-    pub(super) fn lane(
+    pub(super) fn slot(
         &mut self,
         batch: &mut Option<CopyBatch>,
         device: Option<u32>,
     ) -> Result<(usize, Option<u32>), CopyError> {
         if let Some(CopyBatch(number)) = batch {
-            let lane = self.find(*number).ok_or(CopyError::Closed)?;
-            return Ok((lane, self.lanes[lane].as_ref().and_then(|one| one.device)));
+            let slot = self.find(*number).ok_or(CopyError::Closed)?;
+            return Ok((slot, self.slots[slot].batch.as_ref().and_then(|one| one.device)));
         }
-        let lane = self.lanes.iter().position(Option::is_none).ok_or(CopyError::Busy)?;
+        let slot = self.slots.iter().position(|slot| slot.batch.is_none()).ok_or(CopyError::Busy)?;
         let number = self.next;
         self.next += 1;
-        let (imports, held) = (Vec::new(), Vec::new());
-        self.lanes[lane] = Some(Batch { number, device, stands: Stands::Unmarked, imports, held });
+        self.slots[slot].batch = Some(Batch { number, device, stands: Stands::Unmarked });
         *batch = Some(CopyBatch(number));
-        Ok((lane, device))
+        Ok((slot, device))
     }
 
     fn find(&self, number: u64) -> Option<usize> {
-        self.lanes.iter().position(|lane| lane.as_ref().is_some_and(|one| one.number == number))
+        self.slots.iter().position(|slot| slot.batch.as_ref().is_some_and(|one| one.number == number))
     }
 
-    /// A lane has a copy more, between what is open and that memory.
-    pub(super) fn note(&mut self, lane: usize, imports: [Option<u64>; 2], held: Option<&Memory>) {
-        let Some(Some(batch)) = self.lanes.get_mut(lane) else { return };
-        batch.stands = Stands::Unmarked;
+    /// A slot has a copy more, between what is open and that memory.
+    pub(super) fn note(&mut self, slot: usize, imports: [Option<u64>; 2], held: Option<&Memory>) {
+        let Some(of) = self.slots.get_mut(slot) else { return };
+        of.batch.iter_mut().for_each(|batch| batch.stands = Stands::Unmarked);
         for import in imports.into_iter().flatten() {
-            if !batch.imports.contains(&import) {
-                batch.imports.push(import);
+            if !of.imports.contains(&import) {
+                of.imports.push(import);
             }
         }
-        batch.held.extend(held.cloned());
+        of.held.extend(held.cloned());
     }
 
     /// Whether a batch has ended; then it is over.
     pub(super) fn has_ended<D: Driver>(&mut self, driver: &D, of: &CopyBatch) -> Result<bool, CopyError> {
         // One that failed was told so.
-        let Some(lane) = self.find(of.0) else { return Ok(true) };
-        let Some(Some(batch)) = self.lanes.get_mut(lane) else { return Ok(true) };
+        let Some(number) = self.find(of.0) else { return Ok(true) };
+        let Some(slot) = self.slots.get_mut(number) else { return Ok(true) };
+        let Some(batch) = &mut slot.batch else { return Ok(true) };
         let marked = match batch.stands {
-            Stands::Unmarked => driver.mark(lane, batch.device),
+            Stands::Unmarked => driver.mark(number, batch.device),
             Stands::Marked => Ok(()),
             Stands::Ended => {
-                self.lanes[lane] = None;
+                slot.clear();
                 return Ok(true);
             }
             Stands::Lost => return Ok(true),
         };
         batch.stands = Stands::Marked;
-        match marked.and_then(|()| driver.is_over(lane, batch.device)) {
+        match marked.and_then(|()| driver.is_over(number, batch.device)) {
             Ok(false) => Ok(false),
             Ok(true) => {
-                self.lanes[lane] = None;
+                slot.clear();
                 Ok(true)
             }
             Err(cause) => {
@@ -111,15 +126,15 @@ impl Batches {
     /// # Errors
     /// What the driver says: it may be used still.
     pub(super) fn wait<D: Driver>(&mut self, driver: &D, import: Option<u64>) -> Result<(), Cause> {
-        for lane in 0..self.lanes.len() {
-            let Some(Some(batch)) = self.lanes.get_mut(lane) else { continue };
-            let uses = import.is_none_or(|import| batch.imports.contains(&import));
-            if !uses || batch.stands == Stands::Ended {
+        for (number, slot) in self.slots.iter_mut().enumerate() {
+            let uses = import.is_none_or(|import| slot.imports.contains(&import));
+            let Some(batch) = slot.batch.as_mut().filter(|batch| uses && batch.stands != Stands::Ended)
+            else {
                 continue;
-            }
-            driver.wait_for(lane, batch.device)?;
+            };
+            driver.wait_for(number, batch.device)?;
             if batch.stands == Stands::Lost {
-                self.lanes[lane] = None;
+                slot.clear();
             } else {
                 batch.stands = Stands::Ended;
             }

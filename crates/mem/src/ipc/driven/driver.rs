@@ -123,20 +123,20 @@ pub trait Driver: fmt::Debug + Send + Sync {
     /// Does no more, of memory that it has pinned.
     fn unpin(&self, _addr: usize) {}
 
-    /// Lanes: how many batches of copies may be under way, each on a lane of its own so that none waits for another. 0: copies are waited for where
+    /// Slots: how many batches of copies may be under way, each on a slot of its own so that none waits for another. 0: copies are waited for where
     /// they are begun.
-    const LANES: usize = 0;
+    const COPY_SLOTS: usize = 0;
 
-    /// Begins a copy as [`Driver::transfer`] makes it, behind all others of a lane, and does not wait for it.
+    /// Begins a copy as [`Driver::transfer`] makes it, behind all others of a slot, and does not wait for it.
     ///
     /// # Errors
     /// What the driver says.
     ///
     /// # Safety
-    /// As [`Driver::transfer`], until [`Driver::is_over`] or [`Driver::wait_for`] say that the lane has ended.
+    /// As [`Driver::transfer`], until [`Driver::is_over`] or [`Driver::wait_for`] say that the slot has ended.
     unsafe fn begin_transfer(
         &self,
-        _lane: usize,
+        _slot: usize,
         to: usize,
         from: usize,
         len: usize,
@@ -146,11 +146,11 @@ pub trait Driver: fmt::Debug + Send + Sync {
         unsafe { self.transfer(to, from, len, how) }
     }
 
-    /// Puts a mark behind all copies of a lane, of that device.
+    /// Puts a mark behind all copies of a slot, of that device.
     ///
     /// # Errors
     /// What the driver says.
-    fn mark(&self, _lane: usize, _device: Option<u32>) -> Result<(), Cause> {
+    fn mark(&self, _slot: usize, _device: Option<u32>) -> Result<(), Cause> {
         Ok(())
     }
 
@@ -158,15 +158,15 @@ pub trait Driver: fmt::Debug + Send + Sync {
     ///
     /// # Errors
     /// What the driver says.
-    fn is_over(&self, _lane: usize, _device: Option<u32>) -> Result<bool, Cause> {
+    fn is_over(&self, _slot: usize, _device: Option<u32>) -> Result<bool, Cause> {
         Ok(true)
     }
 
-    /// Waits until all of a lane has ended.
+    /// Waits until all of a slot has ended.
     ///
     /// # Errors
     /// What the driver says.
-    fn wait_for(&self, _lane: usize, _device: Option<u32>) -> Result<(), Cause> {
+    fn wait_for(&self, _slot: usize, _device: Option<u32>) -> Result<(), Cause> {
         Ok(())
     }
 

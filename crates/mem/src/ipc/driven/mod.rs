@@ -61,7 +61,7 @@ impl<D: Driver> Driven<D> {
     pub fn open_device(device: u32) -> Result<Self, NoMemory> {
         let (driver, here) = (Arc::new(D::begin(device)?), Arc::new(Here::new()?));
         let imports = RwLock::new(Imports::new());
-        let batches = Mutex::new(Batches::of(D::LANES));
+        let batches = Mutex::new(Batches::of(D::COPY_SLOTS));
         Ok(Self { driver, here, process: random()?, turn: Mutex::default(), imports, batches })
     }
 
@@ -213,13 +213,13 @@ impl<D: Driver> Driven<D> {
             let device = if to.is_open && !from.is_open { to.device } else { from.device.or(to.device) };
             let part = to.piece.min(from.piece);
             let mut batches = self.batches();
-            let (lane, of_lane) = batches.lane(batch, device)?;
-            batches.note(lane, uses, held);
-            let copied = if device == of_lane {
-                // SAFETY: the caller's promise; what is open stays so until the lane has ended, and memory of the host is held.
-                unsafe { self.driver.begin_transfer(lane, to.addr, from.addr, part, (way, device)) }
+            let (slot, of_slot) = batches.slot(batch, device)?;
+            batches.note(slot, uses, held);
+            let copied = if device == of_slot {
+                // SAFETY: the caller's promise; what is open stays so until the slot has ended, and memory of the host is held.
+                unsafe { self.driver.begin_transfer(slot, to.addr, from.addr, part, (way, device)) }
             } else {
-                // Own bytes of several devices, one behind the other: the lane is of the first one.
+                // Own bytes of several devices, one behind the other: the slot is of the first one.
                 // SAFETY: the caller's promise.
                 unsafe { self.driver.transfer(to.addr, from.addr, part, (way, device)) }
             };
@@ -413,7 +413,7 @@ impl<D: Driver + 'static> IpcMemory for Driven<D> {
     }
 
     fn batch_bytes(&self) -> Option<u64> {
-        (D::LANES > 0 && !planted("mem-gpu-waits-for-each-copy")).then_some(BATCH_BYTES)
+        (D::COPY_SLOTS > 0 && !planted("mem-gpu-waits-for-each-copy")).then_some(BATCH_BYTES)
     }
 
     fn begin_copy(

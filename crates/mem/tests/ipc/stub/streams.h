@@ -129,7 +129,7 @@ u64 stub_let_go(void) {
     return (u64)failed;
 }
 u64 stub_blocked(void) { return blocked; }
-u64 stub_lanes(void) {
+u64 stub_events(void) {
     u64 live = 0;
     for (int i = 0; i < 64; i++)
         live += (u64)events[i].live;

@@ -1,4 +1,4 @@
-//! Lanes of copies that go on after they were begun: of each device a stream and an event, made when they are first wanted. No lane waits for another.
+//! Slots of copies that go on after they were begun: of each device a stream and an event, made when they are first wanted. No slot waits for another.
 
 use std::ptr;
 
@@ -10,25 +10,25 @@ use crate::gpu::CallError;
 use crate::ipc::driven::Each;
 
 /// How many there are: batches of a process that may be under way.
-pub(super) const LANES: usize = 8;
+pub(super) const COPY_SLOTS: usize = 8;
 
 /// One.
-pub(super) struct CopyLane {
+pub(super) struct CopySlot {
     pub(super) streams: Each<Stream>,
     pub(super) events: Each<Event>,
 }
 
-impl CopyLane {
-    pub(super) fn all(devices: u32) -> [Self; LANES] {
+impl CopySlot {
+    pub(super) fn all(devices: u32) -> [Self; COPY_SLOTS] {
         std::array::from_fn(|_| Self { streams: Each::of(devices), events: Each::of(devices) })
     }
 }
 
 impl CudaDriver {
-    fn lane_stream(&self, lane: usize, device: u32) -> Result<*mut Stream, CallError> {
+    fn slot_stream(&self, slot: usize, device: u32) -> Result<*mut Stream, CallError> {
         // Keeps the context that the stream is of.
         self.stream(device)?;
-        self.lanes[lane].streams.get(device, || {
+        self.slots[slot].streams.get(device, || {
             let mut made = ptr::null_mut();
             self.call(device, "cuStreamCreate", || {
                 // SAFETY: writes a handle to a place of ours, in the device's context.
@@ -38,8 +38,8 @@ impl CudaDriver {
         })
     }
 
-    fn lane_event(&self, lane: usize, device: u32) -> Result<*mut Event, CallError> {
-        self.lanes[lane].events.get(device, || {
+    fn slot_event(&self, slot: usize, device: u32) -> Result<*mut Event, CallError> {
+        self.slots[slot].events.get(device, || {
             let mut made = ptr::null_mut();
             self.call(device, "cuEventCreate", || {
                 // SAFETY: as above.
@@ -55,27 +55,27 @@ impl CudaDriver {
     /// As [`Driver::begin_transfer`](crate::ipc::driven::Driver::begin_transfer).
     pub(super) unsafe fn begin_on(
         &self,
-        lane: usize,
+        slot: usize,
         (to, from, len): (usize, usize, usize),
         device: u32,
     ) -> Result<(), CallError> {
-        let stream = self.lane_stream(lane, device)?;
+        let stream = self.slot_stream(slot, device)?;
         self.call(device, "cuMemcpyAsync", || {
             // SAFETY: the caller's promise; the driver tells by the addresses which are of a device.
             unsafe { (self.calls.memcpy_async)(to as u64, from as u64, len, stream) }
         })
     }
 
-    pub(super) fn mark_lane(&self, lane: usize, device: u32) -> Result<(), CallError> {
-        let (event, stream) = (self.lane_event(lane, device)?, self.lane_stream(lane, device)?);
+    pub(super) fn mark_slot(&self, slot: usize, device: u32) -> Result<(), CallError> {
+        let (event, stream) = (self.slot_event(slot, device)?, self.slot_stream(slot, device)?);
         self.call(device, "cuEventRecord", || {
             // SAFETY: an event and a stream of ours.
             unsafe { (self.calls.event_record)(event, stream) }
         })
     }
 
-    pub(super) fn is_lane_over(&self, lane: usize, device: u32) -> Result<bool, CallError> {
-        let event = self.lane_event(lane, device)?;
+    pub(super) fn is_slot_over(&self, slot: usize, device: u32) -> Result<bool, CallError> {
+        let event = self.slot_event(slot, device)?;
         let code = self.cuda.within(device, || {
             // SAFETY: an event of ours that was recorded.
             unsafe { (self.calls.event_query)(event) }
@@ -87,18 +87,18 @@ impl CudaDriver {
         }
     }
 
-    pub(super) fn wait_for_lane(&self, lane: usize, device: u32) -> Result<(), CallError> {
-        let stream = self.lane_stream(lane, device)?;
+    pub(super) fn wait_for_slot(&self, slot: usize, device: u32) -> Result<(), CallError> {
+        let stream = self.slot_stream(slot, device)?;
         self.call(device, "cuStreamSynchronize", || {
             // SAFETY: a stream of ours.
             unsafe { (self.calls.stream_synchronize)(stream) }
         })
     }
 
-    /// Gives back what lanes have, on which nothing is under way.
-    pub(super) fn end_lanes(&mut self) {
-        let mut lanes = std::mem::replace(&mut self.lanes, CopyLane::all(0));
-        for CopyLane { streams, events } in &mut lanes {
+    /// Gives back what slots have, on which nothing is under way.
+    pub(super) fn end_slots(&mut self) {
+        let mut slots = std::mem::replace(&mut self.slots, CopySlot::all(0));
+        for CopySlot { streams, events } in &mut slots {
             // What cannot be given back is the driver's until the process ends.
             for (device, event) in events.take() {
                 let _ = self.call(device, "cuEventDestroy", || {
