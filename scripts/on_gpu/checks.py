@@ -163,6 +163,15 @@ TABLE = [
         stand_in=StandIn("memory", arguments=(*MESSAGE_BENCH, "-e", "64K", "-i", "20")),
     ),
     Check(
+        "stage-figures",
+        "rate of messages of expandable segments, which have no one handle, by the pinned stage",
+        ("{pack}/api", "kept::the_rate_of_staged_segments_of_a_gpu_is_measured", "--exact", "--nocapture", *ALONE),
+        60,
+        counts="rows",
+        row='"cuda segments"',
+        stand_in=StandIn("memory", {"TEST_STAGE_MIB": "4", "TEST_STAGE_ROUNDS": "3"}),
+    ),
+    Check(
         "nccl-figures",
         "NCCL over the plugin, both ranks' kernels at once by MPS",
         (*NCCL, "--mps", "--sizes", "4K,1M,16M,128M", "--limit", "80"),

@@ -153,6 +153,15 @@ pub type MemGetHandleForAddressRange = unsafe extern "C" fn(
     flags: c_ulonglong,
 ) -> Status;
 
+/// `CU_CTX_SYNC_MEMOPS`, since CUDA 12.1: synchronous copies and memsets of a context have ended when they return, whatever memory they are of.
+pub const CTX_SYNC_MEMOPS: c_uint = 0x80;
+/// `CU_CTX_FLAGS_MASK`: the flags that [`CtxSetFlags`] takes.
+pub const CTX_FLAGS_MASK: c_uint = 0xff;
+/// `cuCtxGetFlags`: those of the thread's context.
+pub type CtxGetFlags = unsafe extern "C" fn(flags: *mut c_uint) -> Status;
+/// `cuCtxSetFlags`, since CUDA 12.1: replaces those of the thread's context.
+pub type CtxSetFlags = unsafe extern "C" fn(flags: c_uint) -> Status;
+
 /// The exported functions. A field is named as its function is, without `cu` and the number of its version; those in an
 /// [`Option`] are not there in every version.
 #[derive(Clone, Copy)]
@@ -187,10 +196,14 @@ pub struct Calls {
     pub get_error_name: GetErrorName,
     /// Exports a range.
     pub mem_get_handle_for_address_range: Option<MemGetHandleForAddressRange>,
+    /// The flags of the thread's context.
+    pub ctx_get_flags: Option<CtxGetFlags>,
+    /// Replaces them.
+    pub ctx_set_flags: Option<CtxSetFlags>,
 }
 
 /// The symbol of each field of [`Calls`], in order.
-pub const SYMBOLS: [&CStr; 15] = [
+pub const SYMBOLS: [&CStr; 17] = [
     c"cuInit",
     c"cuDriverGetVersion",
     c"cuDeviceGetCount",
@@ -206,6 +219,8 @@ pub const SYMBOLS: [&CStr; 15] = [
     c"cuMemFree_v2",
     c"cuGetErrorName",
     c"cuMemGetHandleForAddressRange",
+    c"cuCtxGetFlags",
+    c"cuCtxSetFlags",
 ];
 
 /// A stream of a device.

@@ -7,6 +7,7 @@
 use core::ffi::{CStr, c_char, c_int, c_uint, c_ulonglong, c_void};
 
 use crate::cuda::{DevicePtr, Status, Stream};
+use crate::cuda_run::Event;
 
 /// `CUipcMemHandle`; opaque.
 #[repr(C)]
@@ -102,6 +103,22 @@ pub type StreamSynchronize = unsafe extern "C" fn(stream: *mut Stream) -> Status
 pub type MemcpyAsync =
     unsafe extern "C" fn(to: DevicePtr, from: DevicePtr, size: usize, stream: *mut Stream) -> Status;
 
+/// `cuEventCreate`.
+pub type EventCreate = unsafe extern "C" fn(event: *mut *mut Event, flags: c_uint) -> Status;
+/// `cuEventDestroy_v2`.
+pub type EventDestroy = unsafe extern "C" fn(event: *mut Event) -> Status;
+/// `cuEventRecord`.
+pub type EventRecord = unsafe extern "C" fn(event: *mut Event, stream: *mut Stream) -> Status;
+/// `cuEventQuery`.
+pub type EventQuery = unsafe extern "C" fn(event: *mut Event) -> Status;
+
+/// `CU_MEMHOSTREGISTER_PORTABLE`: pinned for the contexts of all devices.
+pub const MEM_HOST_REGISTER_PORTABLE: c_uint = 1;
+/// `cuMemHostRegister_v2`: pins memory of the host.
+pub type MemHostRegister = unsafe extern "C" fn(addr: *mut c_void, size: usize, flags: c_uint) -> Status;
+/// `cuMemHostUnregister`.
+pub type MemHostUnregister = unsafe extern "C" fn(addr: *mut c_void) -> Status;
+
 /// The exported functions. A field is named as its function is, without `cu` and the number of its version.
 #[derive(Clone, Copy)]
 pub struct Calls {
@@ -139,10 +156,22 @@ pub struct Calls {
     pub stream_synchronize: StreamSynchronize,
     /// Copies.
     pub memcpy_async: MemcpyAsync,
+    /// An event.
+    pub event_create: EventCreate,
+    /// Its end.
+    pub event_destroy: EventDestroy,
+    /// Puts it behind all that a stream was told.
+    pub event_record: EventRecord,
+    /// Whether all before it has ended.
+    pub event_query: EventQuery,
+    /// Pins memory of the host.
+    pub mem_host_register: MemHostRegister,
+    /// Does no more.
+    pub mem_host_unregister: MemHostUnregister,
 }
 
 /// The symbol of each field of [`Calls`], in order.
-pub const SYMBOLS: [&CStr; 17] = [
+pub const SYMBOLS: [&CStr; 23] = [
     c"cuIpcGetMemHandle",
     c"cuIpcOpenMemHandle_v2",
     c"cuIpcCloseMemHandle",
@@ -160,6 +189,12 @@ pub const SYMBOLS: [&CStr; 17] = [
     c"cuStreamDestroy_v2",
     c"cuStreamSynchronize",
     c"cuMemcpyAsync",
+    c"cuEventCreate",
+    c"cuEventDestroy_v2",
+    c"cuEventRecord",
+    c"cuEventQuery",
+    c"cuMemHostRegister_v2",
+    c"cuMemHostUnregister",
 ];
 
 const _: () = {

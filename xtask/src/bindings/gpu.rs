@@ -36,7 +36,7 @@ pub(super) const CUDA: Interface = Interface {
         ("src/cuda_ipc.rs", &cuda_ipc::SYMBOLS),
         ("src/cuda_run.rs", &cuda_run::SYMBOLS),
     ],
-    young: &[],
+    young: &[("cuCtxSetFlags", "CUDA 12.1 and later")],
     numbers: of_cuda,
 };
 
@@ -184,6 +184,7 @@ fn of_cuda() -> Vec<(&'static str, i64)> {
         ("CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR", cuda_run::COMPUTE_CAPABILITY_MINOR.into()),
         ("CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS", cuda_ipc::IPC_MEM_LAZY_ENABLE_PEER_ACCESS.into()),
         ("CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR", cuda_ipc::MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR.into()),
+        ("CU_MEMHOSTREGISTER_PORTABLE", cuda_ipc::MEM_HOST_REGISTER_PORTABLE.into()),
         ("CU_MEM_LOCATION_TYPE_DEVICE", cuda_ipc::MEM_LOCATION_TYPE_DEVICE.into()),
         ("CU_MEM_ACCESS_FLAGS_PROT_READWRITE", cuda_ipc::MEM_ACCESS_FLAGS_PROT_READWRITE.into()),
         ("sizeof(CUipcMemHandle)", as_fact(size_of::<cuda_ipc::CudaIpcMemHandle>())),

@@ -2,7 +2,7 @@
 
 use trunkline_fabric::OobStream;
 use trunkline_mem::Memory;
-use trunkline_mem::ipc::{CopyError, IpcMemory};
+use trunkline_mem::ipc::{CopyBatch, CopyError, IpcMemory};
 use trunkline_proto::ipc::importer::{Place, ResolveError, Resolved, Use};
 use trunkline_proto::slots::SlotId;
 use trunkline_proto::tagged::Rows;
@@ -33,7 +33,12 @@ pub(super) struct Arrival {
     pub(super) operation: Option<u64>,
     pub(super) used: Use,
     pub(super) job: Option<Job>,
+    /// Bytes that are copied, or under way.
     pub(super) done: u64,
+    /// Those under way, of a kind whose copies go on after they were begun. Nothing of it ends before they have.
+    pub(super) batch: Option<CopyBatch>,
+    /// What came of copies that could not be begun, while others of the batch are under way.
+    failed: Option<CopyError>,
 }
 
 /// What is to be done with its bytes.
@@ -52,7 +57,7 @@ pub(super) struct Job {
 
 impl Arrival {
     pub(super) const fn new(operation: Option<u64>, used: Use) -> Self {
-        Self { operation, used, job: None, done: 0 }
+        Self { operation, used, job: None, done: 0, batch: None, failed: None }
     }
 }
 
@@ -177,7 +182,36 @@ impl<M: IpcMemory, S: OobStream> Node<M, S> {
         moved
     }
 
+    /// Asks for the end of what is under way of an arrival. `None`: nothing is, and there is more to copy.
+    fn end_batch(&mut self, arrival: ArrivalId) -> Option<Step> {
+        let early = self.mutant.is("ipc-node-ends-before-the-event");
+        let peer = self.peers.get_mut(arrival.from)?;
+        let is_lost = peer.lost.is_some();
+        let one = peer.arrivals.get_mut(arrival.id)?;
+        if let Some(batch) = &one.batch {
+            let ended = match self.memory.has_ended(batch) {
+                Ok(false) if !early => return Some(Step::Waits),
+                Ok(_) => Ok(()),
+                Err(error) => Err(error),
+            };
+            one.batch = None;
+            if let Some(error) = ended.err().or(one.failed.take()).filter(|_| !is_lost) {
+                self.end(arrival, Outcome::NotMapped, Receipt::NotCopied(error));
+                return Some(Step::Over);
+            }
+            if !is_lost && one.job.as_ref().is_some_and(|job| one.done == job.len) {
+                self.end(arrival, Outcome::Copied, Receipt::Copied);
+                return Some(Step::Over);
+            }
+        }
+        // Its neighbour is gone: nothing more is begun, and it ends with the others.
+        is_lost.then_some(Step::Over)
+    }
+
     fn copy_part(&mut self, arrival: ArrivalId) -> Step {
+        if let Some(step) = self.end_batch(arrival) {
+            return step;
+        }
         let Some(one) = self.peers.get(arrival.from).and_then(|peer| peer.arrivals.get(arrival.id)) else {
             return Step::Over;
         };
@@ -210,20 +244,32 @@ impl<M: IpcMemory, S: OobStream> Node<M, S> {
         {
             early = Some(Message::Done { operation, outcome: Outcome::Copied });
         }
-        let len = (job.len - one.done).min(COPY_PER_CALL);
+        let in_one_row = job.rows.is_whole() && job.buffer.rows().is_whole();
+        let most = self.memory.batch_bytes().filter(|_| in_one_row).unwrap_or(COPY_PER_CALL);
+        let (len, mut batch) = ((job.len - one.done).min(most), None);
         let copied = match peer.imports.find(one.used.name(), job.place) {
             Some(mapped) => {
                 let there = There { mapped, at: part.start(), rows: job.rows };
                 match job.outward {
-                    false => job.buffer.get(&self.memory, one.done, there, len),
-                    true => job.buffer.put(&self.memory, one.done, there, len),
+                    false => job.buffer.begin_get(&self.memory, &mut batch, one.done, there, len),
+                    true => job.buffer.begin_put(&self.memory, &mut batch, one.done, there, len),
                 }
             }
             None => Err(CopyError::Closed),
         };
+        if copied == Err(CopyError::Busy) && batch.is_none() {
+            return Step::Waits;
+        }
         let more = one.done + len < job.len;
         one.done += len;
+        let is_under_way = batch.is_some();
+        if is_under_way {
+            (one.batch, one.failed) = (batch, copied.clone().err());
+        }
         early.iter().for_each(|done| peer.say(done, None));
+        if is_under_way {
+            return Step::Moved;
+        }
         if let Err(error) = copied {
             self.end(arrival, Outcome::NotMapped, Receipt::NotCopied(error));
             return Step::Over;

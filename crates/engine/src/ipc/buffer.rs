@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use trunkline_mem::ipc::{At, CopyError, IpcMemory, Mapped, To};
+use trunkline_mem::ipc::{At, CopyBatch, CopyError, IpcMemory, Mapped, To};
 use trunkline_mem::{Kind, Memory};
 use trunkline_proto::tagged::{Rows, Runs};
 
@@ -199,6 +199,50 @@ impl Buffer {
         })
     }
 
+    /// Begins to copy as [`Buffer::get`] copies, in a batch.
+    #[inline]
+    pub(crate) fn begin_get<M: IpcMemory>(
+        &self,
+        of: &M,
+        batch: &mut Option<CopyBatch>,
+        done: u64,
+        there: There<'_>,
+        len: u64,
+    ) -> Result<(), CopyError> {
+        self.each(there.rows, (done, len), |place, [here, away], len| {
+            let from = At::Open(there.mapped, there.at + away);
+            let to = match place {
+                Place::Own(addr) => To::Own(plus(*addr, here)),
+                Place::Other(memory, at) => To::Memory(memory, at + here),
+            };
+            of.begin_copy(batch, from, to, len as usize)
+        })
+    }
+
+    /// Begins to copy as [`Buffer::put`] copies, in a batch.
+    #[inline]
+    pub(crate) fn begin_put<M: IpcMemory>(
+        &self,
+        of: &M,
+        batch: &mut Option<CopyBatch>,
+        done: u64,
+        there: There<'_>,
+        len: u64,
+    ) -> Result<(), CopyError> {
+        self.each(there.rows, (done, len), |place, [here, away], len| {
+            let away = there.at + away;
+            match place {
+                Place::Own(addr) => {
+                    let (from, to) = (At::Own(plus(*addr, here)), To::Open(there.mapped, away));
+                    of.begin_copy(batch, from, to, len as usize)
+                }
+                Place::Other(memory, at) => {
+                    of.begin_fill(batch, At::Open(there.mapped, away), memory, at + here, len as usize)
+                }
+            }
+        })
+    }
+
     /// Copies bytes from byte number `done` here and on to memory that both processes have.
     #[inline]
     pub(crate) fn stage<M: IpcMemory>(
@@ -240,6 +284,51 @@ impl Buffer {
                 }
             }
             Ok(())
+        })
+    }
+
+    /// Begins to copy as [`Buffer::stage`] copies, in a batch. What is of any other memory is copied at once.
+    pub(crate) fn begin_stage<M: IpcMemory>(
+        &self,
+        of: &M,
+        batch: &mut Option<CopyBatch>,
+        done: u64,
+        (memory, at): (&Memory, u64),
+        len: u64,
+    ) -> Result<(), CopyError> {
+        self.each(Rows::WHOLE, (done, len), |place, [here, away], len| {
+            let away = at + away - done;
+            match place {
+                Place::Own(addr) => {
+                    let (from, to) = (At::Own(plus(*addr, here)), To::Memory(memory, away));
+                    of.begin_copy(batch, from, to, len as usize)
+                }
+                Place::Other(from, at) => {
+                    memory.copy_from(away, from, at + here, len).map_err(|_| outside(*at + here, len))
+                }
+            }
+        })
+    }
+
+    /// Begins to copy as [`Buffer::unstage`] copies, in a batch. What goes to any other memory is copied at once.
+    pub(crate) fn begin_unstage<M: IpcMemory>(
+        &self,
+        of: &M,
+        batch: &mut Option<CopyBatch>,
+        done: u64,
+        (memory, at): (&Memory, u64),
+        len: u64,
+    ) -> Result<(), CopyError> {
+        self.each(Rows::WHOLE, (done, len), |place, [here, away], len| {
+            let away = at + away - done;
+            match place {
+                Place::Own(addr) => {
+                    of.begin_fill(batch, At::Own(plus(*addr, here)), memory, away, len as usize)
+                }
+                Place::Other(into, at) => {
+                    into.copy_from(at + here, memory, away, len).map_err(|_| outside(*at + here, len))
+                }
+            }
         })
     }
 

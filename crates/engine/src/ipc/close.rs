@@ -59,9 +59,15 @@ impl<M: IpcMemory, S: OobStream> Node<M, S> {
         }
     }
 
-    /// A neighbour is dead, or as good as that: nothing is copied from it any more, and nothing of this process is its.
+    /// A neighbour is dead, or as good as that: nothing is copied from it any more, and nothing of this process is its. While copies are under way, which
+    /// a driver does not take back, their memory is neither unmapped nor given back to whoever receives: then it is lost behind the last of them.
     pub(super) fn lose(&mut self, neighbour: Neighbour, why: Leave, now: Instant) {
         let Some(peer) = self.peers.get_mut(neighbour).filter(|peer| peer.stream.is_some()) else { return };
+        if peer.is_copied() && !self.mutant.is("ipc-node-unmaps-under-copies") {
+            peer.lost.get_or_insert(why);
+            return;
+        }
+        let why = peer.lost.take().unwrap_or(why);
         peer.stream = None;
         self.counts.broken += u64::from(matches!(why, Leave::Broken(_)));
         if !self.mutant.is("ipc-node-mourns-nobody") {
@@ -96,6 +102,12 @@ impl<M: IpcMemory, S: OobStream> Node<M, S> {
         let Some(peer) = self.peers.get_mut(neighbour) else { return false };
         if let Some(broken) = peer.broken.take() {
             self.lose(neighbour, Leave::Broken(broken), now);
+            return true;
+        }
+        if !peer.is_copied()
+            && let Some(why) = peer.lost.take()
+        {
+            self.lose(neighbour, why, now);
             return true;
         }
         let unmapped = self.importer.is_gone(neighbour.0);

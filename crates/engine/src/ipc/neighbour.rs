@@ -10,7 +10,7 @@ use trunkline_proto::wire::ipc::Message;
 
 use super::arrival::Arrival;
 use super::imports::Imports;
-use super::{Broken, OPERATIONS_MAX};
+use super::{Broken, Leave, OPERATIONS_MAX};
 
 /// Another process of the node, from its coming until nothing of it is left. One that comes again is another one.
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
@@ -36,6 +36,8 @@ pub(super) struct Peer<S> {
     pub(super) process: Option<u32>,
     /// What broke it; it is taken for dead as soon as nothing is in hand.
     pub(super) broken: Option<Broken>,
+    /// Why it is gone, while copies of its memory are under way: what waits for them ends with the last of them, and nothing more is begun or heard.
+    pub(super) lost: Option<Leave>,
     /// How many operations it takes at once; 0 until it has said HELLO.
     pub(super) takes: usize,
     pub(super) said_bye: bool,
@@ -61,6 +63,7 @@ impl<S: OobStream> Peer<S> {
             process: stream.process(),
             stream: Some(stream),
             broken: None,
+            lost: None,
             takes: 0,
             said_bye: false,
             heard_bye: false,
@@ -77,9 +80,14 @@ impl<S: OobStream> Peer<S> {
         Neighbour(self.source)
     }
 
+    /// Whether copies of its memory are under way.
+    pub(super) fn is_copied(&self) -> bool {
+        self.arrivals.iter().any(|(_, arrival)| arrival.batch.is_some())
+    }
+
     /// Whether anything may still be said to it, and heard of it.
     pub(super) const fn is_there(&self) -> bool {
-        self.stream.is_some() && self.broken.is_none()
+        self.stream.is_some() && self.broken.is_none() && self.lost.is_none()
     }
 
     /// Says something, unless BYE was said. One that does not read breaks: by the limits of what may be unanswered, a stream whose

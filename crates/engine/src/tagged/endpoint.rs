@@ -16,6 +16,7 @@ use super::receive::Kept;
 use super::request::{Failed, Request, RequestId, Sending};
 use super::ring::NeverThere;
 use super::shown::Shown;
+use super::staging::AbandonedCopies;
 use super::{CALLS_PER_LOOK, Done, KEPT_MAX, RECEIVES_MAX, REQUESTS_MAX, SPARE_MAX, UNSAID_MAX};
 use crate::ipc::{
     ArrivalId, Broken, Config as Sharing, Hook, JoinError, Leave, Neighbour, Node, Notice, Receipt,
@@ -112,6 +113,11 @@ pub struct Endpoint<M, S> {
     pub(super) everything: bool,
     /// Messages whose time is taken.
     pub(super) timed: usize,
+    /// Pieces that are copied out of inboxes.
+    pub(super) unstaging: usize,
+    /// Peers that are gone, and are told as gone behind those copies.
+    pub(super) deferred: Vec<(Neighbour, Leave)>,
+    pub(super) abandoned: Vec<AbandonedCopies>,
     listen: Instant,
     calls: u32,
 }
@@ -140,6 +146,9 @@ impl<M: IpcMemory, S: OobStream> Endpoint<M, S> {
             maps,
             everything,
             timed: 0,
+            unstaging: 0,
+            deferred: Vec::new(),
+            abandoned: Vec::new(),
             listen: now,
             calls: 0,
         }
@@ -155,6 +164,7 @@ impl<M: IpcMemory, S: OobStream> Endpoint<M, S> {
         let neighbour = self.node.join(stream)?;
         self.node.give_inbox(neighbour, self.inbox, file);
         let id = PeerId(self.peers.len() as u32);
+        let pins = [self.node.memory().pin(shared.memory()), None];
         self.peers.push(Peer {
             neighbour,
             inbox: Inward::new(self.inbox, &shared),
@@ -162,6 +172,9 @@ impl<M: IpcMemory, S: OobStream> Endpoint<M, S> {
             gone: false,
             unsaid: VecDeque::new(),
             pieces: VecDeque::new(),
+            staging: VecDeque::new(),
+            unstaging: VecDeque::new(),
+            pins,
             learned: None,
         });
         self.matcher.grow(self.peers.len());
@@ -181,6 +194,9 @@ impl<M: IpcMemory, S: OobStream> Endpoint<M, S> {
         }
         if self.timed > 0 {
             self.look_at_stages();
+        }
+        if self.unstaging > 0 {
+            moved |= self.end_all_unstaging();
         }
         if self.node.is_copying() {
             moved |= self.node.copy();
@@ -212,6 +228,9 @@ impl<M: IpcMemory, S: OobStream> Endpoint<M, S> {
             moved |= self.node.attend(now);
         }
         moved |= self.take_notices();
+        if !self.abandoned.is_empty() {
+            self.end_abandoned();
+        }
         for peer in &mut self.peers {
             let said = self.node.said(peer.neighbour);
             peer.outbox.iter_mut().for_each(|outbox| outbox.told(said));
@@ -324,6 +343,7 @@ impl<M: IpcMemory, S: OobStream> Endpoint<M, S> {
         let neighbour = peer.neighbour;
         match Shared::map(file, inbox.bytes()) {
             Ok(memory) => {
+                peer.pins[1] = self.node.memory().pin(&memory);
                 peer.outbox = Some(Outward::new(inbox, memory, self.mutant));
                 let at = self.greeted.iter().position(|(of, _)| *of == neighbour);
                 if let Some((_, process)) = at.map(|at| self.greeted.swap_remove(at)) {
@@ -346,8 +366,13 @@ impl<M: IpcMemory, S: OobStream> Endpoint<M, S> {
     }
 
     /// A peer is gone: what it sent whole is taken in, and everything else with it fails.
-    fn left(&mut self, neighbour: Neighbour, why: Leave) {
+    pub(super) fn left(&mut self, neighbour: Neighbour, why: Leave) {
         let Some(id) = self.peer_of(neighbour) else { return };
+        let is_copied = self.peers.get(id.0 as usize).is_some_and(|peer| !peer.unstaging.is_empty());
+        if is_copied && !self.mutant.is("tagged-gives-back-under-copies") {
+            return self.deferred.push((neighbour, why));
+        }
+        self.abandon_copies(id);
         if let Some(peer) = self.peers.get_mut(id.0 as usize) {
             (peer.gone, peer.outbox) = (true, None);
             peer.unsaid.clear();

@@ -16,6 +16,7 @@ mod request;
 mod ring;
 mod send;
 mod shown;
+mod staging;
 
 pub use endpoint::{Config, Counts, Endpoint, Event, NoEndpoint};
 pub use lend::{Lending, Loan};
@@ -42,6 +43,12 @@ const FRAMES_PER_CALL: usize = 64;
 
 /// Bytes of a piece of a message that goes through the stage.
 const PIECE: u32 = 16 << 10;
+
+/// The same where copies go on after they were begun, so that a device's link is used well. A stage should have room for four.
+pub const DEVICE_PIECE: u32 = 512 << 10;
+
+/// Of those, the copies to the stage of a peer that are under way, and the copies out of its inbox.
+const PIECES_AHEAD: usize = 2;
 
 /// Pieces that one call of [`Endpoint::progress`] stages for one peer.
 const PIECES_PER_CALL: usize = 8;

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 
+use trunkline_mem::ipc::StagePin;
 use trunkline_mem::{Memory, Shared};
 use trunkline_proto::mutant::Mutant;
 use trunkline_proto::slots::SlotId;
@@ -10,6 +11,7 @@ use trunkline_proto::wire::tagged::{ANSWERS_AT, Answer, Inbox, MESSAGES_AT, RING
 
 use super::learned::Learned;
 use super::ring::{NeverThere, Place, Reader, Writer};
+use super::staging::StagedPiece;
 use crate::ipc::Neighbour;
 
 /// Another process of the node. It has that number until the endpoint ends.
@@ -37,6 +39,11 @@ pub(super) struct Peer {
     pub(super) unsaid: VecDeque<Answer>,
     /// Sends that go in pieces, one after another.
     pub(super) pieces: VecDeque<SlotId>,
+    /// Copies of pieces into its stage, and out of its inbox here, that are under way; the earliest first.
+    pub(super) staging: VecDeque<StagedPiece>,
+    pub(super) unstaging: VecDeque<StagedPiece>,
+    /// Its inbox here, and where it reads, as they are pinned for those copies.
+    pub(super) pins: [Option<StagePin>; 2],
     /// What was learned of long messages to it; `None` until there is one.
     pub(super) learned: Option<Box<Learned>>,
 }
@@ -134,6 +141,16 @@ impl Outward {
         }
         let at = |position| self.inbox.stage_at() + Stage::place(self.inbox.stage(), position);
         Ok(piece.map(|piece| (piece, at(piece.position))))
+    }
+
+    /// Where a piece that was taken is.
+    pub(super) fn place(&self, piece: trunkline_proto::tagged::Piece) -> u64 {
+        self.inbox.stage_at() + Stage::place(self.inbox.stage(), piece.position)
+    }
+
+    /// Whether there is room for an answer.
+    pub(super) fn has_room(&mut self) -> Result<bool, NeverThere> {
+        self.answers.has_room(1)
     }
 
     /// Whether the reader has consumed the stage up to there.

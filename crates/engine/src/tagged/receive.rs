@@ -446,6 +446,11 @@ impl<M: IpcMemory, S: OobStream> Endpoint<M, S> {
         for _ in 0..FRAMES_PER_CALL {
             let Some(peer) = self.peers.get_mut(from.0 as usize) else { break };
             let Some(words) = peer.inbox.answers.next() else { break };
+            // What is said next may be a piece more.
+            if self.unstaging > 0 && self.is_unstaging(from) {
+                break;
+            }
+            let Some(peer) = self.peers.get_mut(from.0 as usize) else { break };
             peer.inbox.answers.consume(1);
             moved = true;
             match Answer::from_words(&words) {
@@ -485,6 +490,9 @@ impl<M: IpcMemory, S: OobStream> Endpoint<M, S> {
             }
             return;
         };
+        if self.node.memory().batch_bytes().is_some() {
+            return self.unstage_ahead(from, id, trunkline_proto::tagged::Piece { position, len });
+        }
         let ended = match self.requests.get_mut(id) {
             Some(Request::Receive(Receiving { buffer, way })) if way.peer() == Some(from) => {
                 if let Got::Offered(matched, operation) = way {
@@ -519,6 +527,9 @@ impl<M: IpcMemory, S: OobStream> Endpoint<M, S> {
             _ => return,
         };
         operation.into_iter().for_each(|operation| _ = self.node.finish(operation, outcome, self.now));
+        if self.unstaging > 0 && self.fail_behind_copies(from, id, Failed::Unsent) {
+            return;
+        }
         self.end(id, if outcome == Outcome::Copied { matched.end() } else { Err(Failed::Unsent) });
     }
 }

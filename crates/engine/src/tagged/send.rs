@@ -347,8 +347,10 @@ impl<M: IpcMemory, S: OobStream> Endpoint<M, S> {
         };
         let mut request = *first;
         let mut moved = false;
+        let ahead = self.node.memory().batch_bytes().is_some();
         for _ in 0..PIECES_PER_CALL {
-            match self.send_piece(to, request) {
+            let step = if ahead { self.stage_ahead(to, request) } else { self.send_piece(to, request) };
+            match step {
                 Piecewise::Full => break,
                 Piecewise::Moved => moved = true,
                 Piecewise::Over => {
@@ -406,7 +408,7 @@ impl<M: IpcMemory, S: OobStream> Endpoint<M, S> {
 }
 
 /// What became of a piece.
-enum Piecewise {
+pub(super) enum Piecewise {
     /// There is no room.
     Full,
     /// It is staged.

@@ -3,11 +3,12 @@
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 
+use trunkline_mem::Memory;
 use trunkline_mem::ipc::{
-    Allocation, At, Caps, CloseError, CopyError, Device, Export, ExportError, FindError, Handle, IpcMemory,
-    Mapped, NotClosed, OpenError, Passing, To, User,
+    Allocation, At, Caps, CloseError, CopyBatch, CopyError, Device, Export, ExportError, FindError, Handle,
+    IpcMemory, Mapped, NotClosed, OpenError, Passing, StagePin, To, User,
 };
 
 /// Its calls that can fail.
@@ -34,6 +35,32 @@ pub(crate) struct Kind {
     places: OnceLock<[Device; 2]>,
     /// Where each address is open.
     open: Mutex<BTreeMap<usize, usize>>,
+    /// Copies of so many bytes or more take long, once that is set.
+    holds: OnceLock<usize>,
+    /// Those that were begun and have not landed, and the number of the next one.
+    held: Mutex<(Vec<Held>, u64)>,
+    /// Bytes of each copy that took long.
+    lens: Mutex<Vec<usize>>,
+    /// Ranges that are pinned.
+    pins: Arc<AtomicU64>,
+}
+
+/// Something that is pinned.
+struct Pin(Arc<AtomicU64>);
+
+impl Drop for Pin {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// A copy that takes long.
+#[derive(Debug)]
+struct Held {
+    number: u64,
+    bytes: Vec<u8>,
+    own: usize,
+    other: Option<(Memory, u64)>,
 }
 
 /// What allocations of the second device say. As users of mappings the two have the numbers 0 and 1.
@@ -49,7 +76,56 @@ impl Kind {
             handles: Mutex::default(),
             places,
             open,
+            holds: OnceLock::new(),
+            held: Mutex::default(),
+            lens: Mutex::default(),
+            pins: Arc::default(),
         }
+    }
+
+    /// Copies to own memory, or to any other but a peer's, of so many bytes or more take until [`Kind::let_go`].
+    #[allow(dead_code, reason = "not all who share this file ask")]
+    pub(crate) fn hold(&self, bytes: usize) {
+        self.holds.set(bytes).unwrap();
+    }
+
+    /// All that takes long has landed.
+    #[allow(dead_code, reason = "not all who share this file ask")]
+    pub(crate) fn let_go(&self) {
+        for Held { bytes, own, other, .. } in std::mem::take(&mut self.held.lock().unwrap().0) {
+            match other {
+                Some((memory, at)) => memory.write(at, &bytes).unwrap(),
+                None => self.write(At::Own(own), &bytes).unwrap(),
+            }
+        }
+    }
+
+    /// Bytes of the copies that took long so far.
+    #[allow(dead_code, reason = "not all who share this file ask")]
+    pub(crate) fn lens(&self) -> Vec<usize> {
+        self.lens.lock().unwrap().clone()
+    }
+
+    /// Ranges that it has pinned.
+    #[allow(dead_code, reason = "not all who share this file ask")]
+    pub(crate) fn pins(&self) -> u64 {
+        self.pins.load(Ordering::Relaxed)
+    }
+
+    fn take_long(&self, batch: &mut Option<CopyBatch>, copy: Held) {
+        let (held, next) = &mut *self.held.lock().unwrap();
+        let CopyBatch(number) = batch.get_or_insert_with(|| {
+            *next += 1;
+            CopyBatch(*next)
+        });
+        self.lens.lock().unwrap().push(copy.bytes.len());
+        held.push(Held { number: *number, ..copy });
+    }
+
+    /// Copies that take long and have not landed.
+    #[allow(dead_code, reason = "not all who share this file ask")]
+    pub(crate) fn under_way(&self) -> usize {
+        self.held.lock().unwrap().0.len()
     }
 
     /// It has a second device from now on, and a mapping for the processor is one of its own.
@@ -220,5 +296,57 @@ impl IpcMemory for Kind {
             To::Memory(..) => None,
         };
         self.copier(from, other)?.copy(from, to, len)
+    }
+
+    fn batch_bytes(&self) -> Option<u64> {
+        self.holds.get().map(|_| 1 << 20)
+    }
+
+    fn begin_copy(
+        &self,
+        batch: &mut Option<CopyBatch>,
+        from: At<'_>,
+        to: To<'_>,
+        len: usize,
+    ) -> Result<(), CopyError> {
+        let (own, other) = match to {
+            To::Own(addr) => (addr, None),
+            To::Memory(memory, at) => (0, Some((memory.clone(), at))),
+            To::Open(..) => return self.copy(from, to, len),
+        };
+        if self.holds.get().is_none_or(|least| len < *least) {
+            return self.copy(from, to, len);
+        }
+        let mut bytes = vec![0; len];
+        self.read(from, &mut bytes)?;
+        self.take_long(batch, Held { number: 0, bytes, own, other });
+        Ok(())
+    }
+
+    fn begin_fill(
+        &self,
+        batch: &mut Option<CopyBatch>,
+        to: At<'_>,
+        from: &Memory,
+        offset: u64,
+        len: usize,
+    ) -> Result<(), CopyError> {
+        let At::Own(own) = to else { return self.fill(to, from, offset, len) };
+        if self.holds.get().is_none_or(|least| len < *least) {
+            return self.fill(to, from, offset, len);
+        }
+        let mut bytes = vec![0; len];
+        from.read(offset, &mut bytes).unwrap();
+        self.take_long(batch, Held { number: 0, bytes, own, other: None });
+        Ok(())
+    }
+
+    fn pin(&self, _memory: &Memory) -> Option<StagePin> {
+        self.pins.fetch_add(1, Ordering::Relaxed);
+        Some(StagePin::of(Pin(Arc::clone(&self.pins))))
+    }
+
+    fn has_ended(&self, batch: &CopyBatch) -> Result<bool, CopyError> {
+        Ok(self.held.lock().unwrap().0.iter().all(|one| one.number != batch.0))
     }
 }

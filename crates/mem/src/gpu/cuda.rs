@@ -40,14 +40,14 @@ pub(crate) struct Cuda {
     devices: u32,
 }
 
-/// Fills [`Calls`]: each function under its name, the last where the library has it.
+/// Fills [`Calls`]: each function under its name, those behind the semicolon where the library has them.
 macro_rules! load {
-    ($find:expr; $($field:ident $kind:ident $symbol:literal)*; $may:ident $may_kind:ident $may_symbol:literal) => { Calls {
+    ($find:expr; $($field:ident $kind:ident $symbol:literal)*; $($may:ident $may_kind:ident $may_symbol:literal)*) => { Calls {
         // SAFETY: the symbol of this name is a function of the field's type, which `cargo xtask bindings` compares with
         // the driver's header.
         $($field: unsafe { transmute::<NonNull<c_void>, calls::$kind>($find($symbol)?) },)*
         // SAFETY: as above.
-        $may: $find($may_symbol).ok().map(|at| unsafe { transmute::<NonNull<c_void>, calls::$may_kind>(at) }),
+        $($may: $find($may_symbol).ok().map(|at| unsafe { transmute::<NonNull<c_void>, calls::$may_kind>(at) }),)*
     } };
 }
 
@@ -71,6 +71,8 @@ pub(crate) fn load() -> Result<Calls, Missing> {
         mem_free MemFree c"cuMemFree_v2"
         get_error_name GetErrorName c"cuGetErrorName";
         mem_get_handle_for_address_range MemGetHandleForAddressRange c"cuMemGetHandleForAddressRange"
+        ctx_get_flags CtxGetFlags c"cuCtxGetFlags"
+        ctx_set_flags CtxSetFlags c"cuCtxSetFlags"
     ))
 }
 
@@ -222,25 +224,6 @@ impl Cuda {
         }
     }
 
-    /// Has the driver's synchronous copies from and to an allocation end before they return, where it can.
-    pub(super) fn sync_copies(&self, device: u32, addr: usize) -> Result<bool, CallError> {
-        let on: c_uint = 1;
-        let code = self.in_context(device, || {
-            // SAFETY: this attribute's value is an unsigned int, which is read during the call.
-            unsafe {
-                (self.calls.pointer_set_attribute)(
-                    (&raw const on).cast(),
-                    pointer_attribute::SYNC_MEMOPS,
-                    addr as u64,
-                )
-            }
-        })?;
-        if code == status::NOT_SUPPORTED {
-            return Ok(false);
-        }
-        self.check("cuPointerSetAttribute", code).map(|()| true)
-    }
-
     /// Allocates memory on the device of the thread's context; without one on the first, whose primary context is then kept,
     /// as the memory would go with it. Where, and whether that is so.
     pub(super) fn allocate(&self, len: usize) -> Result<(usize, bool), CallError> {
@@ -343,7 +326,11 @@ impl Cuda {
     }
 
     /// Calls, and once more in the device's primary context if the thread turns out to have none that will do.
-    fn in_context(&self, device: u32, mut call: impl FnMut() -> Status) -> Result<Status, CallError> {
+    pub(super) fn in_context(
+        &self,
+        device: u32,
+        mut call: impl FnMut() -> Status,
+    ) -> Result<Status, CallError> {
         match call() {
             status::INVALID_CONTEXT => self.within(device, call),
             code => Ok(code),

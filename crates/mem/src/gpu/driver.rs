@@ -158,18 +158,19 @@ impl Gpu {
         }
     }
 
-    /// Has the driver's synchronous copies from and to the allocation at `addr` end before they return, which a NIC that
-    /// reads the memory relies on. Whether they do now: NVIDIA's driver cannot for memory that `cuMemCreate` made, where
-    /// only the user can (by waiting, or for all of a context). Memory of the host and of AMD's devices needs nothing.
+    /// Has the driver's synchronous copies and memsets of the allocation at `addr` end before they return, which a NIC that reads the memory relies on.
+    /// Whether they do now: for the allocation alone, or where NVIDIA's driver cannot do that (memory of `cuMemCreate`) for all of its context. Of both but the
+    /// first the user is warned on standard error, once per process; if neither could be set he has to wait for his copies himself. Memory of the host and of
+    /// AMD's devices needs nothing.
     ///
     /// # Errors
-    /// [`LookError`]: the address cannot be told, or the driver fails.
+    /// [`LookError`]: the address cannot be told.
     pub fn sync_copies(&self, addr: usize) -> Result<bool, LookError> {
         let pointer = self.look(addr)?;
         let (Driver::Cuda(cuda), PointerKind::Device { device, .. }) = (&self.driver, pointer.kind) else {
             return Ok(true);
         };
-        Ok(pointer.sync_copies || cuda.sync_copies(device, addr)?)
+        Ok(pointer.sync_copies || cuda.request_sync_memops(device, addr).is_set())
     }
 
     /// Copies of a few bytes from and to memory of a device.

@@ -16,6 +16,7 @@ pub(crate) mod hip;
 mod lent;
 pub(crate) mod library;
 mod pointer;
+mod sync_memops;
 
 pub use copies::{Copies, CopyError};
 pub use device::{

@@ -4,8 +4,8 @@ use std::os::fd::OwnedFd;
 
 use super::error::{CloseError, CopyError, ExportError, FindError, NoMemory, NotClosed, OpenError};
 use super::{
-    Allocation, At, Caps, Cuda, Export, Handle, Hip, Host, HostError, IpcMemory, LevelZero, Mapped, Passing,
-    Private, To, User, Xpmem, planted,
+    Allocation, At, Caps, CopyBatch, Cuda, Export, Handle, Hip, Host, HostError, IpcMemory, LevelZero,
+    Mapped, Passing, Private, StagePin, To, User, Xpmem, planted,
 };
 
 use crate::Memory;
@@ -175,6 +175,39 @@ impl IpcMemory for AnyMemory {
 
     fn fill(&self, to: At<'_>, from: &Memory, offset: u64, len: usize) -> Result<(), CopyError> {
         any!(self, kind => kind.fill(to, from, offset, len))
+    }
+
+    fn pin(&self, memory: &Memory) -> Option<StagePin> {
+        any!(self, kind => kind.pin(memory))
+    }
+
+    fn batch_bytes(&self) -> Option<u64> {
+        any!(self, kind => kind.batch_bytes())
+    }
+
+    fn begin_copy(
+        &self,
+        batch: &mut Option<CopyBatch>,
+        from: At<'_>,
+        to: To<'_>,
+        len: usize,
+    ) -> Result<(), CopyError> {
+        any!(self, kind => kind.begin_copy(batch, from, to, len))
+    }
+
+    fn begin_fill(
+        &self,
+        batch: &mut Option<CopyBatch>,
+        to: At<'_>,
+        from: &Memory,
+        offset: u64,
+        len: usize,
+    ) -> Result<(), CopyError> {
+        any!(self, kind => kind.begin_fill(batch, to, from, offset, len))
+    }
+
+    fn has_ended(&self, batch: &CopyBatch) -> Result<bool, CopyError> {
+        any!(self, kind => kind.has_ended(batch))
     }
 }
 

@@ -228,6 +228,9 @@ pub enum CopyError {
         /// Bytes.
         len: usize,
     },
+    /// As many copies are under way as may be; nothing was begun. Ask again.
+    #[error("as many copies are under way as may be")]
+    Busy,
     /// It is not open here.
     #[error("it is not open here")]
     Closed,

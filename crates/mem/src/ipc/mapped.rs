@@ -57,6 +57,28 @@ impl Mapped {
     }
 }
 
+/// Copies that were begun together and are under way. It is over when [`IpcMemory::has_ended`](super::IpcMemory::has_ended) says so, or that it failed; until
+/// then both ends of its copies are the kind's.
+#[derive(Debug, Eq, PartialEq)]
+#[must_use = "it keeps its place among those under way until its end was asked for"]
+pub struct CopyBatch(pub u64);
+
+/// Memory of the host that is pinned for the copies of a device, until this is dropped.
+pub struct StagePin(Box<dyn std::any::Any + Send + Sync>);
+
+impl StagePin {
+    /// One that ends when that is dropped.
+    pub fn of(guard: impl std::any::Any + Send + Sync) -> Self {
+        Self(Box::new(guard))
+    }
+}
+
+impl std::fmt::Debug for StagePin {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "StagePin({:p})", &raw const *self.0)
+    }
+}
+
 /// A place to copy from or to.
 #[derive(Clone, Copy, Debug)]
 pub enum At<'a> {

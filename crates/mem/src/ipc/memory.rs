@@ -5,8 +5,8 @@ use std::fmt;
 use std::os::fd::OwnedFd;
 
 use super::{
-    At, CloseError, CopyError, Export, ExportError, FindError, Handle, Mapped, NotClosed, OpenError, Passing,
-    To,
+    At, CloseError, CopyBatch, CopyError, Export, ExportError, FindError, Handle, Mapped, NotClosed,
+    OpenError, Passing, StagePin, To,
 };
 use crate::Memory;
 
@@ -176,6 +176,55 @@ pub trait IpcMemory: fmt::Debug + Send + Sync {
             done += part_len;
         }
         Ok(())
+    }
+
+    /// Pins memory that copies go through, so that they are as fast as the device's link. `None`: it is not pinned, as this kind has no use for it or the driver
+    /// refuses, of which the user is warned once per process.
+    fn pin(&self, _memory: &Memory) -> Option<StagePin> {
+        None
+    }
+
+    /// How many bytes a batch should have at most, of a kind whose copies go on after they were begun. `None`: they are done where they are begun.
+    fn batch_bytes(&self) -> Option<u64> {
+        None
+    }
+
+    /// Begins to copy bytes, behind all others of the batch, which its first copy makes. A kind that copies at once does so, and makes no batch. The bytes
+    /// are there, and both ends anybody's, when [`IpcMemory::has_ended`] says so of the batch, also where this failed.
+    ///
+    /// # Errors
+    /// [`CopyError`]; [`CopyError::Busy`] for a first copy only.
+    fn begin_copy(
+        &self,
+        _batch: &mut Option<CopyBatch>,
+        from: At<'_>,
+        to: To<'_>,
+        len: usize,
+    ) -> Result<(), CopyError> {
+        self.copy(from, to, len)
+    }
+
+    /// The same of bytes that any other memory has, as [`IpcMemory::fill`] copies them.
+    ///
+    /// # Errors
+    /// As [`IpcMemory::begin_copy`].
+    fn begin_fill(
+        &self,
+        _batch: &mut Option<CopyBatch>,
+        to: At<'_>,
+        from: &Memory,
+        offset: u64,
+        len: usize,
+    ) -> Result<(), CopyError> {
+        self.fill(to, from, offset, len)
+    }
+
+    /// Whether all copies of a batch have ended. It is over then, and after an error. Never waits.
+    ///
+    /// # Errors
+    /// [`CopyError`]: what is there has no meaning.
+    fn has_ended(&self, _batch: &CopyBatch) -> Result<bool, CopyError> {
+        Ok(true)
     }
 }
 

@@ -35,7 +35,7 @@ pub use error::{
 pub use handle::{Handle, HandleError};
 pub use hip::Hip;
 pub use host::{Host, HostError};
-pub use mapped::{At, Export, Mapped, Passing, To};
+pub use mapped::{At, CopyBatch, Export, Mapped, Passing, StagePin, To};
 pub use memfd::{AllocError, Device, DeviceError, FreeError, Usage, poison};
 pub use memory::{Allocation, AllocationId, Caps, IpcMemory, User};
 pub use private::Private;

@@ -40,6 +40,9 @@ pub(crate) struct Fake {
     pub(crate) look: u32,
     /// What setting an attribute returns (CUDA).
     pub(crate) set: u32,
+    /// Flags of each context (CUDA), and what setting them returns.
+    pub(crate) flags: c_uint,
+    pub(crate) set_flags: u32,
     /// What asking for the range of an allocation returns (HIP).
     pub(crate) range: u32,
     pub(crate) memory: Vec<Known>,
@@ -74,6 +77,8 @@ impl Fake {
             init: 0,
             look: 0,
             set: 0,
+            flags: 8,
+            set_flags: 0,
             range: 0,
             memory: Vec::new(),
             alloc: 0,
@@ -153,6 +158,8 @@ pub(crate) fn cuda_calls() -> cuda::Calls {
         mem_free: cu_mem_free,
         get_error_name: cu_get_error_name,
         mem_get_handle_for_address_range: Some(cu_mem_get_handle_for_address_range),
+        ctx_get_flags: Some(cu_ctx_get_flags),
+        ctx_set_flags: Some(cu_ctx_set_flags),
     }
 }
 
@@ -267,6 +274,22 @@ extern "C" fn cu_pointer_set_attribute(
     let value = unsafe { value.cast::<c_uint>().read() };
     note(format!("cuPointerSetAttribute({value}, {attribute}, {ptr:#x})"));
     if no_context() { 201 } else { with(|fake| fake.set) }
+}
+
+extern "C" fn cu_ctx_get_flags(flags: *mut c_uint) -> cuda::Status {
+    note("cuCtxGetFlags");
+    write(flags, with(|fake| fake.flags));
+    if no_context() { 201 } else { 0 }
+}
+
+extern "C" fn cu_ctx_set_flags(flags: c_uint) -> cuda::Status {
+    note(format!("cuCtxSetFlags({flags:#x})"));
+    with(|fake| {
+        if fake.set_flags == 0 {
+            fake.flags = flags;
+        }
+        fake.set_flags
+    })
 }
 
 extern "C" fn cu_get_error_name(error: cuda::Status, name: *mut *const c_char) -> cuda::Status {

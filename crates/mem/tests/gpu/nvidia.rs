@@ -300,13 +300,30 @@ fn copies_are_made_to_end_once() {
 }
 
 #[test]
+fn the_context_is_made_synchronous_where_its_memory_is_not() {
+    for needs_context in [false, true] {
+        let gpu = open_device();
+        with(|fake| (fake.set, fake.needs_context) = (801, needs_context));
+        assert!(gpu.sync_copies(BASE).unwrap());
+        assert_eq!(with(|fake| fake.flags), 0x88, "the flags that it had stay");
+        let sets = asked().iter().filter(|call| call.starts_with("cuCtxSetFlags")).count();
+        assert!(gpu.sync_copies(BASE).unwrap());
+        assert_eq!((sets, asked().iter().any(|call| call.starts_with("cuCtxSetFlags"))), (1, false));
+        assert_eq!(with(|fake| (fake.pushed, fake.retained)), (0, 0));
+    }
+}
+
+#[test]
 fn copies_that_cannot_be_made_to_end_are_told() {
     let gpu = open_device();
-    with(|fake| fake.set = 801);
+    with(|fake| (fake.set, fake.set_flags) = (801, 801));
     assert!(!gpu.sync_copies(BASE).unwrap());
     with(|fake| fake.set = 4);
-    let error = gpu.sync_copies(BASE).unwrap_err().to_string();
-    assert!(error.contains("cuPointerSetAttribute failed"), "{error}");
+    assert!(!gpu.sync_copies(BASE).unwrap());
+    // A driver before CUDA 12.1 has no such function.
+    let fake = Fake { memory: vec![Known::device(1, BASE, LEN)], set: 801, ..Fake::new(12_000) };
+    let gpu = open_with(fake, |calls| calls.ctx_set_flags = None).unwrap();
+    assert!(!gpu.sync_copies(BASE).unwrap());
 }
 
 #[test]

@@ -154,3 +154,135 @@ fn a_segment_is_mapped_for_the_device_that_copies_it() {
         assert_eq!(importer.check(Place::Open(open, 0), SEGMENT, ONE), Ok(0), "{device}");
     }
 }
+
+/// Words of sevens, as `stub_set` leaves them.
+const SET: Pattern = Pattern(0x0707_0707_0707_0707, 0);
+
+#[test]
+fn memory_that_is_set_and_sent_arrives_as_set() {
+    for kind in ["cuda", "cuda_segment"] {
+        let Some(world) = world(kind, 16) else { return };
+        let [owner, importer] = [world.process(), world.process()];
+        let addr = owner.alloc(SEGMENT).unwrap();
+        owner.fill(Place::Own(addr), SEGMENT, ONE).unwrap();
+        let open = importer.open(&exported(&owner, addr)).unwrap();
+        assert_eq!(importer.check(Place::Open(open, 0), SEGMENT, ONE), Ok(0), "{kind}");
+        assert_eq!(owner.number("stub_set", addr as u64), 0);
+        assert_eq!(importer.check(Place::Open(open, 0), SEGMENT, SET), Ok(0), "{kind}: old bytes arrive");
+        assert_eq!(
+            owner.number("stub_syncs", 0),
+            u64::from(kind == "cuda"),
+            "{kind}: once, when it is exported"
+        );
+        assert_eq!(owner.number("stub_depth", 0), 0);
+    }
+}
+
+/// The attribute waits for what was begun before.
+#[test]
+fn memory_that_was_set_before_its_first_export_arrives_as_set() {
+    let Some(world) = world("cuda", 16) else { return };
+    let [owner, importer] = [world.process(), world.process()];
+    let addr = owner.alloc(SEGMENT).unwrap();
+    assert_eq!(owner.number("stub_set", addr as u64), 0);
+    let open = importer.open(&exported(&owner, addr)).unwrap();
+    assert_eq!(importer.check(Place::Open(open, 0), SEGMENT, SET), Ok(0));
+}
+
+/// Where neither can be set, users wait for their copies, as the warning says; the memory is exported all the same.
+#[test]
+fn memory_that_cannot_be_synchronous_is_exported_all_the_same() {
+    for (rule, value, early) in [("STUB_CTX_FLAGS", "refuse", true), ("STUB_EARLY", "off", false)] {
+        let Some(world) = world("cuda_segment", 16) else { return };
+        ["STUB_CTX_FLAGS", rule].iter().for_each(|rule| world.set(rule, "refuse"));
+        world.set(rule, value);
+        let [owner, importer] = [world.process(), world.process()];
+        let addr = owner.alloc(SEGMENT).unwrap();
+        owner.fill(Place::Own(addr), SEGMENT, ONE).unwrap();
+        let open = importer.open(&exported(&owner, addr)).unwrap();
+        assert_eq!(owner.number("stub_set", addr as u64), 0);
+        let old = if early { ONE } else { SET };
+        assert_eq!(importer.check(Place::Open(open, 0), SEGMENT, old), Ok(0), "{rule}");
+        assert_eq!(owner.number("stub_wait", 0), 0);
+        assert_eq!(importer.check(Place::Open(open, 0), SEGMENT, SET), Ok(0), "{rule}");
+    }
+}
+
+/// Copies that take long, over the rule that holds back what is a segment or longer.
+fn holding(kind: &'static str) -> Option<(World, [Process; 2])> {
+    let world = world(kind, 64)?;
+    world.set("STUB_HOLD", SEGMENT);
+    let both = [world.process(), world.process()];
+    Some((world, both))
+}
+
+#[test]
+fn a_copy_that_takes_long_holds_up_no_other() {
+    for kind in ["cuda", "cuda_segment"] {
+        let Some((_world, [owner, importer])) = holding(kind) else { return };
+        let half = SEGMENT / 2;
+        let opened = |pattern| {
+            let addr = owner.alloc(SEGMENT).unwrap();
+            owner.fill(Place::Own(addr), SEGMENT, pattern).unwrap();
+            (importer.open(&exported(&owner, addr)).unwrap(), importer.alloc(SEGMENT).unwrap())
+        };
+        let ((long, into), (short, beside)) = (opened(ONE), opened(TWO));
+        let waited = importer.number("stub_blocked", 0);
+        let long = importer.begin((long, 0), into, SEGMENT).unwrap();
+        let short = importer.begin((short, 0), beside, half).unwrap();
+        assert_eq!([importer.has_ended(short), importer.has_ended(long)], [Ok(true), Ok(false)], "{kind}");
+        assert_eq!(importer.check(Place::Own(beside), half, TWO), Ok(0));
+        assert_ne!(importer.check(Place::Own(into), half, ONE), Ok(0), "it is under way");
+        assert_eq!(importer.number("stub_let_go", 0), 0);
+        assert_eq!(importer.has_ended(long), Ok(true));
+        assert_eq!(importer.check(Place::Own(into), half, ONE), Ok(0));
+        assert_eq!(importer.number("stub_blocked", 0), waited, "{kind}: nobody waited for a stream");
+    }
+}
+
+#[test]
+fn batches_have_a_limit_and_are_asked_for_their_end() {
+    let Some((_world, [owner, importer])) = holding("cuda") else { return };
+    let addr = owner.alloc(SEGMENT).unwrap();
+    let (open, into) = (importer.open(&exported(&owner, addr)).unwrap(), importer.alloc(SEGMENT).unwrap());
+    let mut under_way: Vec<u64> = Vec::new();
+    let busy = loop {
+        match importer.begin((open, 0), into, SEGMENT) {
+            Ok(batch) => under_way.push(batch),
+            Err(error) => break error,
+        }
+    };
+    assert!(busy.starts_with("Busy") && under_way.len() == 8, "{busy}");
+    assert_eq!(importer.number("stub_let_go", 0), 0);
+    assert!(importer.begin((open, 0), into, SEGMENT).is_err(), "none was asked for its end");
+    assert!(under_way.iter().all(|batch| importer.has_ended(*batch) == Ok(true)));
+    importer.begin((open, 0), into, SEGMENT).unwrap();
+    assert_eq!(importer.number("stub_events", 0), 8, "an event for each slot, made once");
+}
+
+#[test]
+fn what_is_open_is_closed_behind_its_copies() {
+    let Some((_world, [owner, importer])) = holding("cuda") else { return };
+    let [used, other] = [(); 2].map(|()| owner.alloc(SEGMENT).unwrap());
+    owner.fill(Place::Own(used), SEGMENT, ONE).unwrap();
+    let [open, beside] = [used, other].map(|addr| importer.open(&exported(&owner, addr)).unwrap());
+    let into = importer.alloc(SEGMENT).unwrap();
+    let waited = importer.number("stub_blocked", 0);
+    let batch = importer.begin((open, 0), into, SEGMENT).unwrap();
+    importer.close(beside);
+    assert_eq!(importer.number("stub_blocked", 0), waited, "copies of other memory are not waited for");
+    assert_eq!(importer.has_ended(batch), Ok(false));
+    importer.close(open);
+    assert_eq!(importer.number("stub_blocked", 0), waited + 1);
+    assert_eq!(importer.has_ended(batch), Ok(true));
+    assert_eq!(importer.check(Place::Own(into), SEGMENT / 2, ONE), Ok(0));
+}
+
+#[test]
+fn memory_of_the_host_is_pinned_until_it_is_let_go() {
+    let Some(world) = world("cuda", 16) else { return };
+    assert_eq!(world.process().pin(SEGMENT), [1, 1, 0]);
+    // Where the driver refuses, copies go on without.
+    world.set("STUB_PIN", "refuse");
+    assert_eq!(world.process().pin(SEGMENT), [0, 0, 0]);
+}

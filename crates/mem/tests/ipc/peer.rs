@@ -13,7 +13,7 @@ use rustix::net::{
 };
 use trunkline_mem::Memory;
 use trunkline_mem::ipc::{
-    Allocation, AllocationId, At, Caps, Device, Export, Handle, Mapped, Passing, To, Usage, User,
+    Allocation, AllocationId, At, Caps, CopyBatch, Device, Export, Handle, Mapped, Passing, To, Usage, User,
 };
 
 use crate::copies::{self, Childs};
@@ -325,6 +325,22 @@ impl Process {
         self.ask(Op::Copy, &[how as u64, own as u64, open, at, len as u64], &[], None).unwrap();
     }
 
+    /// Begins to copy so many bytes of what it has open to memory of its own; the number of the batch.
+    pub(crate) fn begin(&self, (open, at): (u64, u64), own: usize, len: usize) -> Result<u64, String> {
+        self.ask(Op::Begin, &[open, at, own as u64, len as u64], &[], None).map(|(words, ..)| words[1])
+    }
+
+    /// Has it pin memory of the host and let go of it: whether it did, and how many pins the stub has with it and after it.
+    pub(crate) fn pin(&self, len: usize) -> [u64; 3] {
+        let (words, ..) = self.ask(Op::Pin, &[len as u64], &[], None).unwrap();
+        [words[1], words[2], words[4]]
+    }
+
+    /// Whether a batch has ended.
+    pub(crate) fn has_ended(&self, batch: u64) -> Result<bool, String> {
+        self.ask(Op::HasEnded, &[batch], &[], None).map(|(words, ..)| words[1] == 1)
+    }
+
     /// How many words are others.
     pub(crate) fn check(&self, at: Place, len: usize, pattern: Pattern) -> Result<u64, String> {
         self.ask(Op::Check, &args(at, len, pattern), &[], None).map(|(words, ..)| words[1])
@@ -394,9 +410,12 @@ enum Op {
     Unexport,
     Anew,
     Fork,
+    Begin,
+    HasEnded,
+    Pin,
 }
 
-const OPS: [Op; 19] = [
+const OPS: [Op; 22] = [
     Op::Alloc,
     Op::Free,
     Op::Find,
@@ -416,6 +435,9 @@ const OPS: [Op; 19] = [
     Op::Unexport,
     Op::Anew,
     Op::Fork,
+    Op::Begin,
+    Op::HasEnded,
+    Op::Pin,
 ];
 
 /// Does what it is told. Nothing unless another test of this binary started it.
@@ -529,6 +551,26 @@ impl Server {
                 };
                 copied.map_err(text)?;
                 reply(&[])
+            }
+            Op::Begin => {
+                let (open, mut batch) = (self.open[a as usize].as_ref().unwrap(), None);
+                let (from, to) = (At::Open(open, b), To::Own(c as usize));
+                self.subject.memory().begin_copy(&mut batch, from, to, d as usize).map_err(text)?;
+                reply(&[batch.map_or(0, |CopyBatch(number)| number)])
+            }
+            Op::Pin => {
+                let heap = Memory::heap(a as usize);
+                let mut told = Vec::new();
+                let library = stub::library_of(&self.kind).unwrap();
+                for pinned in [self.subject.memory().pin(&heap), None] {
+                    told.push(u64::from(pinned.is_some()));
+                    told.push(stub::number(library, "stub_pins", 0));
+                }
+                reply(&told)
+            }
+            Op::HasEnded => {
+                let ended = self.subject.memory().has_ended(&CopyBatch(a)).map_err(text)?;
+                reply(&[u64::from(ended)])
             }
             Op::Rounds => self.rounds(&Handle::new(a as u8, tail).unwrap(), fd.as_ref(), b),
             Op::Churn => self.churn(a),

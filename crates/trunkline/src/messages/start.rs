@@ -7,7 +7,7 @@ use std::time::{Duration, Instant as Clock};
 use trunkline_engine::MemberKey;
 use trunkline_engine::host::{Reach, UnixHost, UnixListener, UnixOob, UnixStream};
 use trunkline_engine::ipc::Config as Sharing;
-use trunkline_engine::tagged::{Config, Endpoint, Event, PeerId};
+use trunkline_engine::tagged::{Config, DEVICE_PIECE, Endpoint, Event, PeerId};
 use trunkline_fabric::{Host as _, Oob as _, OobAddress, OobError, OobListener as _};
 use trunkline_mem::ipc::{Device, IpcMemory, Passing};
 use trunkline_proto::id::ProcessId;
@@ -27,6 +27,9 @@ const BUDGET: Amount = Amount { entries: 256, bytes: 1 << 40 };
 
 /// Cells for messages and for answers, and bytes of the stage.
 const INBOX: [u32; 3] = [1024, 512, 1 << 18];
+
+/// Bytes of the stage where copies go on after they were begun: four pieces.
+const DEVICE_STAGE: u32 = 4 * DEVICE_PIECE;
 
 /// How long a rank of this host may take to come.
 const MEETING: Duration = Duration::from_secs(30);
@@ -77,6 +80,7 @@ pub(super) fn start<M: IpcMemory>(world: &World, memory: M) -> Result<Messages<M
     sharing.mutant = params.mutant;
     sharing.passing = Passing::Either;
     let [messages, answers, stage] = INBOX;
+    let stage = if memory.batch_bytes().is_some() { DEVICE_STAGE } else { stage };
     let inbox = Inbox::new(messages, answers, stage).map_err(|_| MessageError::Outside)?;
     let now = host.now();
     let key = MemberKey::new([host.random(), host.random()]);

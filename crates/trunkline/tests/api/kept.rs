@@ -172,6 +172,54 @@ fn memory_of_a_gpu_that_has_no_handle_is_staged_and_counted() {
     over_driver("cuda", name, |world| every_sort("cuda", &OF_GPU, world));
 }
 
+/// Sends what lies over the seam of two segments again and again, and says how fast that was, for `scripts/on-gpu`.
+fn measure_stage(world: World) {
+    const MIB: usize = 1 << 20;
+    let number = |name, or| std::env::var(name).ok().and_then(|value| value.parse().ok()).unwrap_or(or);
+    let (len, rounds) = (number("TEST_STAGE_MIB", 64) * MIB, number("TEST_STAGE_ROUNDS", 20));
+    let mut messages = Messages::start(&world, AnyMemory::open("cuda", 0).unwrap()).unwrap();
+    let (buffer, last) = (Buffer::own(Nvidia::open().segments(len), len), pattern(rounds, 4096));
+    let (before, began) = (messages.counts(), std::time::Instant::now());
+    for round in 0..rounds {
+        if world.rank() == 0 {
+            messages.write(&buffer, len - 4096, &pattern(round + 1, 4096)).unwrap();
+            let sending = messages.isend(1, 1, &buffer).unwrap();
+            messages.wait(sending).unwrap();
+        } else {
+            let receiving = messages.irecv(0, 1, &buffer).unwrap();
+            messages.wait(receiving).unwrap();
+        }
+    }
+    messages.barrier().unwrap();
+    let seconds = began.elapsed().as_secs_f64();
+    if world.rank() == 1 {
+        let mut found = vec![0; 4096];
+        messages.read(&buffer, len - 4096, &mut found).unwrap();
+        assert!(found == last, "the last bytes of the last message");
+        let gib = (len * rounds) as f64 / seconds / 1024.0_f64.powi(3);
+        let row = format!(
+            "\n{{\"memory\": \"cuda segments\", \"way\": \"stage\", \"bytes\": {len}, \"rounds\": {rounds}, \"gib_per_s\": {gib:.3}}}\n"
+        );
+        std::io::Write::write_all(&mut std::io::stderr(), row.as_bytes()).unwrap();
+    } else {
+        let [_, mapped, staged, _] = since(messages.counts(), before);
+        assert_eq!((mapped, staged), (0, rounds as u64), "all of it is staged");
+    }
+    messages.finish().unwrap();
+    world.finish().unwrap();
+}
+
+#[test]
+fn the_rate_of_staged_segments_is_measured() {
+    let small = [("TEST_STAGE_MIB", "4"), ("TEST_STAGE_ROUNDS", "3")];
+    over_stub("cuda", &small, "kept::the_rate_of_staged_segments_is_measured", measure_stage);
+}
+
+#[test]
+fn the_rate_of_staged_segments_of_a_gpu_is_measured() {
+    over_driver("cuda", "kept::the_rate_of_staged_segments_of_a_gpu_is_measured", measure_stage);
+}
+
 /// A window of such memory is nobody's to map: what is put and got goes by messages.
 fn windows(kind: &str, sorts: &[(&str, Reach)], world: World) {
     let mut messages = Messages::start(&world, AnyMemory::open(kind, 0).unwrap()).unwrap();

@@ -60,6 +60,42 @@ impl Nvidia {
         at as usize
     }
 
+    /// Segments of virtual memory, one behind the other as PyTorch's expandable segments are, at least so many bytes in all; kept until the process ends.
+    pub(crate) fn segments(&self, len: usize) -> usize {
+        // `CUmemAllocationProp`: pinned memory of the first device, to be exported as a descriptor.
+        let properties: [u64; 4] = [1 | 1 << 32, 1, 0, 0];
+        // `CUmemAccessDesc`: the first device reads and writes.
+        let access: [u32; 3] = [1, 0, 3];
+        let granularity: unsafe extern "C" fn(*mut usize, *const u64, u32) -> Code =
+            self.function(c"cuMemGetAllocationGranularity");
+        let reserve: unsafe extern "C" fn(*mut u64, usize, usize, u64, u64) -> Code =
+            self.function(c"cuMemAddressReserve");
+        let create: unsafe extern "C" fn(*mut u64, usize, *const u64, u64) -> Code =
+            self.function(c"cuMemCreate");
+        let map: unsafe extern "C" fn(u64, usize, usize, u64, u64) -> Code = self.function(c"cuMemMap");
+        let allow: unsafe extern "C" fn(u64, usize, *const u32, usize) -> Code =
+            self.function(c"cuMemSetAccess");
+        let (mut step, mut base) = (0, 0);
+        self.within(|| {
+            // SAFETY: places of ours.
+            assert_eq!(unsafe { granularity(&raw mut step, properties.as_ptr(), 0) }, 0);
+            let step = step.max(2 << 20);
+            let all = len.next_multiple_of(step);
+            // SAFETY: a place of ours.
+            assert_eq!(unsafe { reserve(&raw mut base, all, 0, 0, 0) }, 0);
+            for at in (0..all).step_by(step) {
+                let mut handle = 0;
+                // SAFETY: places of ours.
+                assert_eq!(unsafe { create(&raw mut handle, step, properties.as_ptr(), 0) }, 0);
+                // SAFETY: inside of what was reserved.
+                assert_eq!(unsafe { map(base + at as u64, step, 0, handle, 0) }, 0);
+            }
+            // SAFETY: what was mapped, and one description.
+            assert_eq!(unsafe { allow(base, all, access.as_ptr(), 1) }, 0);
+        });
+        base as usize
+    }
+
     /// Bytes of the device that nobody has.
     pub(crate) fn free_bytes(&self) -> usize {
         let ask: unsafe extern "C" fn(*mut usize, *mut usize) -> Code = self.function(c"cuMemGetInfo_v2");

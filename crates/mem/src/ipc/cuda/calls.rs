@@ -28,6 +28,12 @@ pub(super) fn load() -> Result<Calls, Missing> {
         stream_destroy StreamDestroy c"cuStreamDestroy_v2"
         stream_synchronize StreamSynchronize c"cuStreamSynchronize"
         memcpy_async MemcpyAsync c"cuMemcpyAsync"
+        event_create EventCreate c"cuEventCreate"
+        event_destroy EventDestroy c"cuEventDestroy_v2"
+        event_record EventRecord c"cuEventRecord"
+        event_query EventQuery c"cuEventQuery"
+        mem_host_register MemHostRegister c"cuMemHostRegister_v2"
+        mem_host_unregister MemHostUnregister c"cuMemHostUnregister"
     ))
 }
 

@@ -8,6 +8,7 @@
 //! made for it.
 
 mod calls;
+mod copy_slots;
 mod legacy;
 mod segment;
 
@@ -17,8 +18,9 @@ use std::os::fd::OwnedFd;
 use std::ptr;
 
 use trunkline_sys::cuda::{STREAM_NON_BLOCKING, Stream, memory_type, pointer_attribute, status};
-use trunkline_sys::cuda_ipc::{Calls, MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR};
+use trunkline_sys::cuda_ipc::{Calls, MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, MEM_HOST_REGISTER_PORTABLE};
 
+use self::copy_slots::{COPY_SLOTS, CopySlot};
 use super::driven::{Driven, Driver, Each, Sealed, Way, among};
 use super::error::{Cause, ExportError, OpenError};
 use super::{Allocation, AllocationId, Caps, Handle, NoMemory, Passing, planted};
@@ -50,6 +52,7 @@ pub struct CudaDriver {
     device: u32,
     /// Of those devices whose context is kept.
     streams: Each<Stream>,
+    slots: [CopySlot; COPY_SLOTS],
 }
 
 // SAFETY: the driver may be called by any thread, and locks what it keeps for a stream.
@@ -162,7 +165,8 @@ impl Driver for CudaDriver {
             return Err(NoMemory::Device { vendor: "NVIDIA", device, devices: cuda.devices() });
         }
         let streams = Each::of(cuda.devices());
-        let this = Self { cuda, calls, device, streams };
+        let slots = CopySlot::all(cuda.devices());
+        let this = Self { cuda, calls, device, streams, slots };
         this.stream(device).map_err(Missing::Driver)?;
         Ok(this)
     }
@@ -192,7 +196,7 @@ impl Driver for CudaDriver {
     ) -> Result<Option<OwnedFd>, ExportError> {
         let found = self.look(of.base).map_err(Cause::from)?;
         let (_, sort) = found.ok_or(ExportError::Gone(of.id))?;
-        match (sort, how) {
+        let made = match (sort, how) {
             (Sort::Kept(why), _) => Err(ExportError::Unshareable(why)),
             (Sort::Legacy, Passing::Descriptor) => {
                 Err(ExportError::Passing("what cudaMalloc gave goes by the bytes of its handle"))
@@ -202,7 +206,12 @@ impl Driver for CudaDriver {
             }
             (Sort::Legacy, _) => self.export_legacy(of, sealed).map(|()| None),
             (Sort::Segment, _) => self.export_segment(of, sealed).map(Some),
+        };
+        // Else a peer may read what a memset or copy of the user's has not written yet. Where nothing can be set the user is warned, and it is exported all the same.
+        if made.is_ok() && !planted("mem-exports-asynchronous-memory") {
+            let _ = self.cuda.request_sync_memops(of.device, of.base);
         }
+        made
     }
 
     fn conflicts(&self, kind: u8) -> bool {
@@ -266,6 +275,49 @@ impl Driver for CudaDriver {
         Ok(())
     }
 
+    fn pin(&self, addr: usize, len: usize) -> Result<bool, Cause> {
+        self.call(self.device, "cuMemHostRegister", || {
+            let at = ptr::with_exposed_provenance_mut(addr);
+            // SAFETY: a range of the host that whoever calls holds until it is unpinned; the driver only pins its pages.
+            unsafe { (self.calls.mem_host_register)(at, len, MEM_HOST_REGISTER_PORTABLE) }
+        })?;
+        Ok(true)
+    }
+
+    fn unpin(&self, addr: usize) {
+        // What cannot be given back is the driver's until the process ends.
+        let _ = self.call(self.device, "cuMemHostUnregister", || {
+            // SAFETY: pinned above, and still mapped.
+            unsafe { (self.calls.mem_host_unregister)(ptr::with_exposed_provenance_mut(addr)) }
+        });
+    }
+
+    const COPY_SLOTS: usize = COPY_SLOTS;
+
+    unsafe fn begin_transfer(
+        &self,
+        slot: usize,
+        to: usize,
+        from: usize,
+        len: usize,
+        (_way, device): (Way, Option<u32>),
+    ) -> Result<(), Cause> {
+        // SAFETY: the caller's promise.
+        Ok(unsafe { self.begin_on(slot, (to, from, len), device.unwrap_or(self.device)) }?)
+    }
+
+    fn mark(&self, slot: usize, device: Option<u32>) -> Result<(), Cause> {
+        Ok(self.mark_slot(slot, device.unwrap_or(self.device))?)
+    }
+
+    fn is_over(&self, slot: usize, device: Option<u32>) -> Result<bool, Cause> {
+        Ok(self.is_slot_over(slot, device.unwrap_or(self.device))?)
+    }
+
+    fn wait_for(&self, slot: usize, device: Option<u32>) -> Result<(), Cause> {
+        Ok(self.wait_for_slot(slot, device.unwrap_or(self.device))?)
+    }
+
     fn alloc(&self, len: usize) -> Result<usize, Cause> {
         let mut at = 0;
         let alloc = self.cuda.calls().mem_alloc;
@@ -288,6 +340,7 @@ impl Driver for CudaDriver {
 
 impl Drop for CudaDriver {
     fn drop(&mut self) {
+        self.end_slots();
         for (device, stream) in self.streams.take() {
             // What cannot be given back is the driver's until the process ends.
             let _ = self.call(device, "cuStreamDestroy", || {

@@ -112,6 +112,64 @@ pub trait Driver: fmt::Debug + Send + Sync {
         how: (Way, Option<u32>),
     ) -> Result<(), Cause>;
 
+    /// Pins memory of the host for copies of all devices; whether it does that at all.
+    ///
+    /// # Errors
+    /// What the driver says.
+    fn pin(&self, _addr: usize, _len: usize) -> Result<bool, Cause> {
+        Ok(false)
+    }
+
+    /// Does no more, of memory that it has pinned.
+    fn unpin(&self, _addr: usize) {}
+
+    /// Slots: how many batches of copies may be under way, each on a slot of its own so that none waits for another. 0: copies are waited for where
+    /// they are begun.
+    const COPY_SLOTS: usize = 0;
+
+    /// Begins a copy as [`Driver::transfer`] makes it, behind all others of a slot, and does not wait for it.
+    ///
+    /// # Errors
+    /// What the driver says.
+    ///
+    /// # Safety
+    /// As [`Driver::transfer`], until [`Driver::is_over`] or [`Driver::wait_for`] say that the slot has ended.
+    unsafe fn begin_transfer(
+        &self,
+        _slot: usize,
+        to: usize,
+        from: usize,
+        len: usize,
+        how: (Way, Option<u32>),
+    ) -> Result<(), Cause> {
+        // SAFETY: the caller's promise.
+        unsafe { self.transfer(to, from, len, how) }
+    }
+
+    /// Puts a mark behind all copies of a slot, of that device.
+    ///
+    /// # Errors
+    /// What the driver says.
+    fn mark(&self, _slot: usize, _device: Option<u32>) -> Result<(), Cause> {
+        Ok(())
+    }
+
+    /// Whether all before the mark has ended.
+    ///
+    /// # Errors
+    /// What the driver says.
+    fn is_over(&self, _slot: usize, _device: Option<u32>) -> Result<bool, Cause> {
+        Ok(true)
+    }
+
+    /// Waits until all of a slot has ended.
+    ///
+    /// # Errors
+    /// What the driver says.
+    fn wait_for(&self, _slot: usize, _device: Option<u32>) -> Result<(), Cause> {
+        Ok(())
+    }
+
     /// Memory of the device, not zeroed; where.
     ///
     /// # Errors

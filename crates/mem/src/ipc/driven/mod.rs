@@ -2,12 +2,15 @@
 //! folder makes the calls. Where it maps for one device and not for others, the same memory is open once for each that copies it.
 //!
 //! The driver finds allocations and exports them, so their ids are its own. It is called by one opener or closer at a time; copies
-//! borrow what is open, and go on beside calls that do not end it. In a child of a fork nothing is of use that a driver has given, and
+//! borrow what is open, and go on beside calls that do not end it; those of a batch ([`Batches`]) go on after they were begun, and what they use is
+//! closed behind them. In a child of a fork nothing is of use that a driver has given, and
 //! to none is the driver: it is refused all, and the driver not called.
 
+mod batches;
 mod driver;
 mod each;
 mod imports;
+mod pins;
 mod sealed;
 
 use std::os::fd::OwnedFd;
@@ -17,12 +20,14 @@ pub(super) use driver::{Driver, Way};
 pub(super) use each::{Each, among};
 pub(super) use sealed::Sealed;
 
+use self::batches::Batches;
 use self::imports::Imports;
 use super::error::{Cause, CloseError, CopyError, ExportError, FindError, NoMemory, NotClosed, OpenError};
 use super::here::Here;
 use super::host::random;
 use super::{
-    Allocation, At, Caps, Export, Handle, HandleError, IpcMemory, Mapped, Passing, To, User, planted,
+    Allocation, At, Caps, CopyBatch, Export, Handle, HandleError, IpcMemory, Mapped, Passing, StagePin, To,
+    User, planted,
 };
 use crate::Memory;
 
@@ -31,13 +36,18 @@ use crate::Memory;
 pub struct Driven<D: Driver> {
     /// A child of a fork keeps it for ever, as to end it would be to call it.
     driver: Arc<D>,
-    here: Here,
+    here: Arc<Here>,
     /// A random number: what peers tell processes by.
     process: u64,
     /// Who opens or closes has it.
     turn: Mutex<()>,
     imports: RwLock<Imports<D::Opened>>,
+    /// Taken behind the table of what is open, where both are.
+    batches: Mutex<Batches>,
 }
+
+/// Bytes of a batch, at most: so many that the time between a copy's end and the next one's begin is a small part of it.
+const BATCH_BYTES: u64 = 16 << 20;
 
 /// What is allocated in several pieces has at most so many.
 const PIECES_MAX: usize = 4096;
@@ -49,9 +59,10 @@ impl<D: Driver> Driven<D> {
     /// # Errors
     /// [`NoMemory`].
     pub fn open_device(device: u32) -> Result<Self, NoMemory> {
-        let (driver, here) = (Arc::new(D::begin(device)?), Here::new()?);
+        let (driver, here) = (Arc::new(D::begin(device)?), Arc::new(Here::new()?));
         let imports = RwLock::new(Imports::new());
-        Ok(Self { driver, here, process: random()?, turn: Mutex::default(), imports })
+        let batches = Mutex::new(Batches::of(D::COPY_SLOTS));
+        Ok(Self { driver, here, process: random()?, turn: Mutex::default(), imports, batches })
     }
 
     /// Memory of the device, for whoever has no other; not zeroed. Its address, which the CPU does not touch.
@@ -83,6 +94,10 @@ impl<D: Driver> Driven<D> {
 
     fn imports_mut(&self) -> std::sync::RwLockWriteGuard<'_, Imports<D::Opened>> {
         self.imports.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn batches(&self) -> std::sync::MutexGuard<'_, Batches> {
+        self.batches.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The own allocation around an address.
@@ -168,6 +183,53 @@ impl<D: Driver> Driven<D> {
     }
 }
 
+impl<D: Driver> Driven<D> {
+    /// Begins to copy bytes as [`Driven::transfer`] copies them, behind all others of a batch. Memory of the host that is an end of it is held.
+    ///
+    /// # Safety
+    /// As [`Driver::begin_transfer`]; of memory that is held it is promised by that.
+    unsafe fn begin(
+        &self,
+        batch: &mut Option<CopyBatch>,
+        (to, from): (Place<'_>, Place<'_>),
+        len: usize,
+        held: Option<&Memory>,
+    ) -> Result<(), CopyError> {
+        self.check_process().map_err(CopyError::Refused)?;
+        let imports = self.imports();
+        let uses = [to.import(), from.import()];
+        let way = if matches!(from, Place::Host(_)) {
+            Way::In
+        } else if matches!(to, Place::Host(_)) {
+            Way::Out
+        } else {
+            Way::Across
+        };
+        let mut done = 0;
+        while done < len {
+            let left = len - done;
+            let (to, from) = (to.plus(done), from.plus(done));
+            let (to, from) = (self.spot(&imports, to, left)?, self.spot(&imports, from, left)?);
+            let device = if to.is_open && !from.is_open { to.device } else { from.device.or(to.device) };
+            let part = to.piece.min(from.piece);
+            let mut batches = self.batches();
+            let (slot, of_slot) = batches.slot(batch, device)?;
+            batches.note(slot, uses, held);
+            let copied = if device == of_slot {
+                // SAFETY: the caller's promise; what is open stays so until the slot has ended, and memory of the host is held.
+                unsafe { self.driver.begin_transfer(slot, to.addr, from.addr, part, (way, device)) }
+            } else {
+                // Own bytes of several devices, one behind the other: the slot is of the first one.
+                // SAFETY: the caller's promise.
+                unsafe { self.driver.transfer(to.addr, from.addr, part, (way, device)) }
+            };
+            copied.map_err(CopyError::Other)?;
+            done += part;
+        }
+        Ok(())
+    }
+}
+
 /// An end of a copy.
 #[derive(Clone, Copy)]
 enum Place<'a> {
@@ -177,6 +239,14 @@ enum Place<'a> {
 }
 
 impl Place<'_> {
+    /// The number of what is open, if it is that.
+    fn import(self) -> Option<u64> {
+        match self {
+            Self::Device(At::Open(mapped, _)) => Some(mapped.number),
+            Self::Device(At::Own(_)) | Self::Host(_) => None,
+        }
+    }
+
     fn plus(self, bytes: usize) -> Self {
         match self {
             Self::Device(at) => Self::Device(at.plus(bytes)),
@@ -195,7 +265,7 @@ struct Spot {
     piece: usize,
 }
 
-impl<D: Driver> IpcMemory for Driven<D> {
+impl<D: Driver + 'static> IpcMemory for Driven<D> {
     fn caps(&self) -> Caps {
         self.driver.caps()
     }
@@ -293,6 +363,10 @@ impl<D: Driver> IpcMemory for Driven<D> {
             return Err(NotClosed { mapped, error: CloseError::Unknown });
         }
         let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        // Nothing can begin on it any more, as whoever closes it has given it away. Whoever has asked for the ends of his copies does not wait here.
+        if let Err(cause) = self.batches().wait(&*self.driver, Some(mapped.number)) {
+            return Err(NotClosed { mapped, error: CloseError::Other(cause) });
+        }
         // Waits for copies, which borrow it.
         let (mapped, import) = self.imports_mut().take(mapped)?;
         match self.driver.close(import.addr, &import.opened) {
@@ -331,6 +405,56 @@ impl<D: Driver> IpcMemory for Driven<D> {
         // SAFETY: as above.
         unsafe { self.transfer(Place::Device(to), Place::Host(from), len) }
     }
+
+    fn pin(&self, memory: &Memory) -> Option<StagePin> {
+        let is_ours =
+            self.check_process().is_ok() && memory.kind() == crate::Kind::Host && !memory.is_empty();
+        if is_ours { pins::pin(&self.driver, &self.here, memory) } else { None }
+    }
+
+    fn batch_bytes(&self) -> Option<u64> {
+        (D::COPY_SLOTS > 0 && !planted("mem-gpu-waits-for-each-copy")).then_some(BATCH_BYTES)
+    }
+
+    fn begin_copy(
+        &self,
+        batch: &mut Option<CopyBatch>,
+        from: At<'_>,
+        to: To<'_>,
+        len: usize,
+    ) -> Result<(), CopyError> {
+        if self.batch_bytes().is_none() {
+            return self.copy(from, to, len);
+        }
+        let (to, held) = match to {
+            To::Own(addr) => (Place::Device(At::Own(addr)), None),
+            To::Open(mapped, offset) => (Place::Device(At::Open(mapped, offset)), None),
+            To::Memory(memory, at) => (Place::Host(of_host(memory, at, len)?), Some(memory)),
+        };
+        // SAFETY: memory of the host that says how long it is, of which nobody has a reference; the batch holds it.
+        unsafe { self.begin(batch, (to, Place::Device(from)), len, held) }
+    }
+
+    fn begin_fill(
+        &self,
+        batch: &mut Option<CopyBatch>,
+        to: At<'_>,
+        from: &Memory,
+        offset: u64,
+        len: usize,
+    ) -> Result<(), CopyError> {
+        if self.batch_bytes().is_none() {
+            return self.fill(to, from, offset, len);
+        }
+        let at = of_host(from, offset, len)?;
+        // SAFETY: as above.
+        unsafe { self.begin(batch, (Place::Device(to), Place::Host(at)), len, Some(from)) }
+    }
+
+    fn has_ended(&self, batch: &CopyBatch) -> Result<bool, CopyError> {
+        self.check_process().map_err(CopyError::Refused)?;
+        self.batches().has_ended(&*self.driver, batch)
+    }
 }
 
 /// Where bytes of the host are.
@@ -345,6 +469,12 @@ fn of_host(memory: &Memory, at: u64, len: usize) -> Result<usize, CopyError> {
 impl<D: Driver> Drop for Driven<D> {
     fn drop(&mut self) {
         if self.check_process().is_err() {
+            return std::mem::forget(Arc::clone(&self.driver));
+        }
+        let batches = self.batches.get_mut().unwrap_or_else(PoisonError::into_inner);
+        if batches.wait(&*self.driver, None).is_err() {
+            // Copies may go on: what they use stays as it is.
+            std::mem::forget(std::mem::replace(batches, Batches::of(0)));
             return std::mem::forget(Arc::clone(&self.driver));
         }
         let imports = self.imports.get_mut().unwrap_or_else(PoisonError::into_inner);

@@ -1,12 +1,15 @@
 /* In place of NVIDIA's driver, libcuda.so.1, with one device or STUB_DEVICES, and its rules: a thread has a stack of contexts, and most calls want one; the primary
  * context goes with its last user, and with it what was opened; legacy handles (legacy.h); physical memory of cuMemCreate that any
  * number of descriptors, handles and mappings hold, at addresses of the importer's choice; pools that hand out memory for which
- * there is no legacy handle. Of several devices each copies only what is its own, of the host, or mapped for it; real ones find a slower way. */
+ * there is no legacy handle. Of several devices each copies only what is its own, of the host, or mapped for it; real ones find a slower way.
+ * Copies and memsets that are called synchronous return early, and land when the context is synchronised, unless their memory has the attribute
+ * SYNC_MEMOPS, which VIRTUAL and POOLED memory refuses, or the context the flag. STUB_EARLY=off: they land at once. STUB_CTX_FLAGS=refuse: no context takes
+ * flags. */
 #include "legacy.h"
 
 enum {
     OK = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, NO_DEVICE = 100, INVALID_CONTEXT = 201, ALREADY_MAPPED = 208,
-    INVALID_HANDLE = 400, NOT_PERMITTED = 800, NOT_SUPPORTED = 801, UNKNOWN = 999
+    INVALID_HANDLE = 400, NOT_READY = 600, NOT_PERMITTED = 800, NOT_SUPPORTED = 801, UNKNOWN = 999
 };
 
 /* What more[0] of a range says. */
@@ -22,9 +25,18 @@ static struct reserved {
     u64 va, len;
 } reserves[RANGES];
 
-/* Of each device its primary context, and its stream. */
+/* Of each device its primary context. */
 enum { DEVICES = 4 };
-static int primary[DEVICES], streams[DEVICES];
+static int primary[DEVICES];
+static unsigned context_flags[DEVICES];
+enum { SYNC_MEMOPS = 6, CTX_SYNC_MEMOPS = 0x80 };
+
+/* What has returned early and not landed, of an allocation by its id. */
+static struct late {
+    u64 at, id;
+    size_t len;
+    char *bytes;
+} lates[64];
 static __thread void *stack[16];
 static __thread int depth;
 
@@ -57,8 +69,18 @@ int cuDevicePrimaryCtxRelease_v2(int of) {
     for (int i = 0; !primary[of] && i < RANGES; i++)
         if (ranges[i].len && ranges[i].more[0] == LEGACY && ranges[i].on == (u64)of)
             ranges[i].import ? unmap(&ranges[i]) : release(&ranges[i]);
+    if (!primary[of])
+        context_flags[of] = 0;
     leave();
     return OK;
+}
+
+int cuCtxGetFlags(unsigned *flags) { return here() ? (*flags = context_flags[on()], OK) : INVALID_CONTEXT; }
+int cuCtxSetFlags(unsigned flags) {
+    const char *rule = getenv("STUB_CTX_FLAGS");
+    if (!here())
+        return INVALID_CONTEXT;
+    return rule && !strcmp(rule, "refuse") ? NOT_SUPPORTED : (context_flags[on()] = flags, OK);
 }
 
 int cuCtxPushCurrent_v2(void *context) { return mine(), depth == 16 ? OUT_OF_MEMORY : (stack[depth++] = context, OK); }
@@ -110,7 +132,7 @@ int cuPointerGetAttributes(unsigned asked, unsigned *attributes, void **data, u6
         struct physical *physical = found && kind == VIRTUAL ? &physicals[found->more[1]] : NULL;
         switch (attributes[i]) {
         case 2: *(unsigned *)data[i] = found ? 2 : 0; break;
-        case 6: *(unsigned *)data[i] = 0; break;
+        case 6: *(unsigned *)data[i] = found ? (unsigned)found->sync : 0; break;
         case 7: *(u64 *)data[i] = found ? found->id : 0; break;
         case 8: *(unsigned char *)data[i] = 0; break;
         case 9: *(int *)data[i] = found ? (int)found->on : 0; break;
@@ -126,8 +148,31 @@ int cuPointerGetAttributes(unsigned asked, unsigned *attributes, void **data, u6
     return result;
 }
 
+/* What was begun of an allocation lands, or of all if that is NULL. */
+static void land(const struct range *of) {
+    for (int i = 0; i < 64; i++) {
+        struct range *found = lates[i].len ? find(lates[i].at) : NULL;
+        if (!lates[i].len || (of && of != found))
+            continue;
+        if (found && found->id == lates[i].id)
+            memcpy(found->bytes + (lates[i].at - found->va), lates[i].bytes, lates[i].len);
+        free(lates[i].bytes);
+        lates[i].len = 0;
+    }
+}
+
 int cuPointerSetAttribute(const void *value, unsigned attribute, u64 at) {
-    return (void)value, (void)attribute, (void)at, NOT_SUPPORTED;
+    if (!here())
+        return INVALID_CONTEXT;
+    if (attribute != SYNC_MEMOPS)
+        return INVALID_VALUE;
+    enter();
+    struct range *found = find(at);
+    int takes = found && !found->import && found->more[0] == LEGACY;
+    if (takes)
+        land(found), found->sync = *(const unsigned *)value != 0, counters[SYNCS]++;
+    leave();
+    return takes ? OK : found ? NOT_SUPPORTED : INVALID_VALUE;
 }
 
 int cuMemGetAddressRange_v2(u64 *base, size_t *size, u64 at) {
@@ -361,27 +406,62 @@ int cuMemGetInfo_v2(size_t *vacant, size_t *total) {
     return OK;
 }
 
-/* Streams, of which there is one for each device. */
-int cuStreamCreate(void **stream, unsigned flags) {
-    return !here() ? INVALID_CONTEXT : flags == 1 ? (*stream = &streams[on()], OK) : INVALID_VALUE;
-}
-static int is_stream(void *stream) { return here() && stream == &streams[on()]; }
-int cuStreamDestroy_v2(void *stream) { return mine(), is_stream(stream) ? OK : INVALID_VALUE; }
+#include "streams.h"
+
 /* All that was asked of the device has been done when it returns. */
-int cuCtxSynchronize(void) { return here() ? OK : INVALID_CONTEXT; }
-int cuStreamSynchronize(void *stream) { return is_stream(stream) ? OK : INVALID_VALUE; }
-
-static int touchable(u64 at) {
-    struct range *found = find(at);
-    return !found || (found->on == on() && (found->more[0] != VIRTUAL || found->more[2]));
+int cuCtxSynchronize(void) {
+    if (!here())
+        return INVALID_CONTEXT;
+    enter(), land(NULL), leave();
+    return OK;
+}
+/* Bytes, which are freed, go to memory of the device: at once, or later, as the rule of synchronous calls is. */
+static int write_bytes(u64 to, char *bytes, size_t len) {
+    const char *rule = getenv("STUB_EARLY");
+    if (!here())
+        return free(bytes), INVALID_CONTEXT;
+    enter();
+    struct range *found = find(to);
+    int is_late = found && to + len <= found->va + found->len && !found->sync && !(context_flags[on()] & CTX_SYNC_MEMOPS) &&
+                  !(rule && !strcmp(rule, "off"));
+    for (int i = 0; is_late && i < 64; i++)
+        if (!lates[i].len) {
+            lates[i] = (struct late){to, found->id, len, bytes};
+            return leave(), OK;
+        }
+    leave();
+    int failed = transfer(to, (u64)bytes, len);
+    return free(bytes), failed ? INVALID_VALUE : OK;
 }
 
-int cuMemcpyAsync(u64 to, u64 from, size_t size, void *stream) {
-    if (!here() || stream != &streams[on()])
-        return INVALID_CONTEXT;
-    if (!touchable(to) || !touchable(from))
-        return INVALID_VALUE;
-    return transfer(to, from, size) ? INVALID_VALUE : OK;
+int cuMemsetD8_v2(u64 to, unsigned char value, size_t len) {
+    char *bytes = malloc(len);
+    return bytes ? write_bytes(to, memset(bytes, value, len), len) : OUT_OF_MEMORY;
+}
+
+int cuMemcpyHtoD_v2(u64 to, const void *from, size_t len) {
+    char *bytes = malloc(len);
+    return bytes ? write_bytes(to, memcpy(bytes, from, len), len) : OUT_OF_MEMORY;
+}
+
+/* For tests: what a user does on the first device: sets an allocation to sevens; and waits. */
+u64 stub_set(u64 at) {
+    void *context;
+    enter();
+    struct range *found = find(at);
+    size_t len = found ? found->len : 0;
+    leave();
+    cuDevicePrimaryCtxRetain(&context, 0), cuCtxPushCurrent_v2(context);
+    int result = cuMemsetD8_v2(at, 7, len);
+    cuCtxPopCurrent_v2(&context), cuDevicePrimaryCtxRelease_v2(0);
+    return (u64)result;
+}
+u64 stub_wait(void) {
+    void *context;
+    cuDevicePrimaryCtxRetain(&context, 0), cuCtxPushCurrent_v2(context);
+    int result = cuCtxSynchronize();
+    cuCtxPopCurrent_v2(&context), cuDevicePrimaryCtxRelease_v2(0);
+    return (u64)result;
 }
 
 /* Physical memory one behind the other, of so many bytes each, with those types of handles. */

@@ -46,6 +46,8 @@ struct range {
     u64 on;
     /* Of an import: whose it is, and where it is there. */
     u64 owner, base;
+    /* Synchronous copies and memsets of it have ended when they return. */
+    int sync;
     /* What a vendor knows of it besides. */
     u64 more[3];
 };
@@ -53,7 +55,7 @@ static struct range ranges[RANGES];
 static char *own_window, *import_window;
 
 /* What was asked of the stub, for tests. */
-enum { GETS, PUTS, OPENS, CLOSES, CONTEXTS, COUNTERS };
+enum { GETS, PUTS, OPENS, CLOSES, CONTEXTS, SYNCS, COUNTERS };
 static u64 counters[COUNTERS];
 
 static u64 round_up(u64 len) { return (len + GRANULE - 1) / GRANULE * GRANULE; }
@@ -319,6 +321,7 @@ u64 stub_puts(void) { return counters[PUTS]; }
 u64 stub_opens(void) { return counters[OPENS]; }
 u64 stub_closes(void) { return counters[CLOSES]; }
 u64 stub_contexts(void) { return counters[CONTEXTS]; }
+u64 stub_syncs(void) { return counters[SYNCS]; }
 u64 stub_skip_ids(u64 many) {
     enter();
     table->next_id += many;

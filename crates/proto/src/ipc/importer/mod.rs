@@ -197,6 +197,11 @@ impl Importer {
         self.unmapping.hash(hasher);
     }
 
+    /// Puts an item behind the queue that may be of no mapping.
+    pub(in crate::ipc) fn queue_unmap(&mut self, mapping: MappingId) {
+        self.unmapping.push_back(mapping);
+    }
+
     pub(in crate::ipc) fn overuse(&mut self, source: SourceId, name: Name, pins: u32) {
         let entry = self.sources.get_mut(source.0).and_then(|of| of.entry_mut(name));
         entry.into_iter().for_each(|entry| entry.pins = pins);

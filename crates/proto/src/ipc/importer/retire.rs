@@ -17,9 +17,20 @@ pub struct Unmap {
 }
 
 impl Importer {
-    /// What is to be unmapped next. To be asked after any other call, until there is nothing.
+    /// What is to be unmapped next. To be asked after any other call, until there is nothing. An item of the queue that is of no mapping any more is passed
+    /// over: what stands behind it does not wait for another call.
     pub fn poll(&mut self) -> Option<Unmap> {
-        let mapping = self.unmapping.pop_front()?;
+        while let Some(mapping) = self.unmapping.pop_front() {
+            let unmap = self.begin_unmap(mapping);
+            if unmap.is_some() || self.mutant.is("ipc-stops-at-a-stale-item") {
+                return unmap;
+            }
+        }
+        None
+    }
+
+    /// The caller is told to unmap it; `None`: it is of no mapping that is to be unmapped.
+    fn begin_unmap(&mut self, mapping: MappingId) -> Option<Unmap> {
         let source = self.sources.get_mut(mapping.source.0)?;
         let found = source.entry_mut(mapping.name)?.mapping_mut(mapping.place)?;
         let Mapped::Closing { address, told: told @ false } = &mut found.state else { return None };

@@ -160,6 +160,28 @@ fn what_is_unmapped_is_told_in_messages_of_thirty_two() {
     assert_eq!([first.get(), second.get()], [&all[..32], &all[32..]]);
 }
 
+/// Items of a mapping that was told already, of a name that is not known, and of a process that is gone.
+#[test]
+fn a_stale_item_stops_no_unmapping() {
+    let mut one = Importing::new();
+    let (a, b) = (name(0, 1), name(1, 1));
+    for (name, start) in [(a, 0x1000), (b, 0x2000)] {
+        one.announce(name, start, 0x100).unwrap();
+        one.touch(name);
+    }
+    let gone = one.importer.join().unwrap();
+    one.importer.end(gone);
+    one.retire(&[a]).unwrap();
+    let first = one.importer.poll().unwrap();
+    let stale = [first.mapping, one.id(name(7, 1), GPU), MappingId { source: gone, ..one.id(b, GPU) }];
+    stale.iter().for_each(|item| one.importer.queue_unmap(*item));
+    one.retire(&[b]).unwrap();
+    let second = one.importer.poll().expect("what stands behind stale items is told at once");
+    assert_eq!((second.mapping, one.importer.poll()), (one.id(b, GPU), None));
+    [first, second].iter().for_each(|unmap| one.importer.unmapped(unmap.mapping).unwrap());
+    assert_eq!(one.told(), [a, b]);
+}
+
 #[test]
 fn references_wait_for_their_announcement() {
     let mut one = Importing::new();

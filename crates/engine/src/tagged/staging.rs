@@ -1,0 +1,297 @@
+//! Pieces of messages whose copies go on after they were begun: into the stage of a peer, and out of the own inbox. Two each way are under way. A piece is
+//! told, or its place given back, behind its copy and in the order of places; and no message ends while a copy from or to its memory is under way.
+
+use trunkline_fabric::OobStream;
+use trunkline_mem::ipc::{CopyBatch, CopyError, IpcMemory, StagePin};
+use trunkline_proto::slots::SlotId;
+use trunkline_proto::tagged::Piece;
+use trunkline_proto::wire::ipc::Outcome;
+use trunkline_proto::wire::tagged::Answer;
+
+use super::endpoint::Endpoint;
+use super::learned::Fate;
+use super::peer::PeerId;
+use super::request::{Done, Failed, Got, Receiving, Request, Sending, Sent};
+use super::ring::NeverThere;
+use super::send::Piecewise;
+use super::{DEVICE_PIECE, PIECES_AHEAD};
+
+/// A piece, and how far its copy is.
+#[derive(Debug)]
+pub(super) struct StagedPiece {
+    /// The own message that it is of.
+    request: SlotId,
+    /// Where in its buffer.
+    from: u64,
+    piece: Piece,
+    copy: PieceCopy,
+    failed: Option<Failed>,
+}
+
+#[derive(Debug)]
+enum PieceCopy {
+    /// There was no place among those under way.
+    Waiting,
+    UnderWay(CopyBatch),
+    Ended,
+}
+
+/// Copies of messages to a peer that is gone: asked for until they have ended, and what they go through stays pinned.
+#[derive(Debug)]
+pub(super) struct AbandonedCopies {
+    batches: Vec<CopyBatch>,
+    _pins: [Option<StagePin>; 2],
+}
+
+impl StagedPiece {
+    fn new(request: SlotId, from: u64, piece: Piece) -> Self {
+        Self { request, from, piece, copy: PieceCopy::Waiting, failed: None }
+    }
+
+    /// Begins its copy if it has not begun, and asks for its end; whether it has ended.
+    fn go_on<M: IpcMemory>(
+        &mut self,
+        memory: &M,
+        begin: impl FnOnce(&mut Option<CopyBatch>) -> Result<(), CopyError>,
+        early: bool,
+    ) -> bool {
+        if matches!(self.copy, PieceCopy::Waiting) {
+            let mut batch = None;
+            // What failed before has nothing more to copy.
+            let begun = if self.failed.is_some() { Ok(()) } else { begin(&mut batch) };
+            if begun == Err(CopyError::Busy) && batch.is_none() {
+                return false;
+            }
+            self.failed = self.failed.take().or(begun.err().map(Failed::from));
+            self.copy = batch.map_or(PieceCopy::Ended, PieceCopy::UnderWay);
+        }
+        if let PieceCopy::UnderWay(batch) = &self.copy {
+            match memory.has_ended(batch) {
+                Ok(false) if !early => return false,
+                Ok(_) => {}
+                Err(error) => self.failed = self.failed.take().or(Some(error.into())),
+            }
+            self.copy = PieceCopy::Ended;
+        }
+        true
+    }
+}
+
+impl<M: IpcMemory, S: OobStream> Endpoint<M, S> {
+    /// Begins to copy the next piece of a message to a peer, and tells it of those whose copies have ended.
+    pub(super) fn stage_ahead(&mut self, to: PeerId, request: SlotId) -> Piecewise {
+        if let Some(step) = self.tell_staged(to) {
+            return step;
+        }
+        let Some(peer) = self.peers.get_mut(to.0 as usize) else { return Piecewise::Over };
+        let Some(outbox) = &mut peer.outbox else { return Piecewise::Over };
+        let Some(Request::Send(Sending { way: Sent::Pieces { want, done, .. }, .. })) =
+            self.requests.get_mut(request)
+        else {
+            return Piecewise::Over;
+        };
+        let under_way = peer.staging.len();
+        let fails = peer.staging.iter().any(|piece| piece.failed.is_some());
+        if *done == *want || under_way >= PIECES_AHEAD || fails {
+            return Piecewise::Full;
+        }
+        let left = (*want - *done).min(DEVICE_PIECE.into()) as u32;
+        match outbox.take(left) {
+            Ok(Some((piece, _))) => {
+                peer.staging.push_back(StagedPiece::new(request, *done, piece));
+                *done += u64::from(piece.len);
+                self.tell_staged(to).unwrap_or(Piecewise::Moved)
+            }
+            Ok(None) => Piecewise::Full,
+            Err(NeverThere) => {
+                self.broken(to);
+                Piecewise::Over
+            }
+        }
+    }
+
+    /// Tells a peer of the earliest piece, if its copy has ended; `None`: it has not, or there is none.
+    fn tell_staged(&mut self, to: PeerId) -> Option<Piecewise> {
+        let early = self.mutant.is("tagged-tells-pieces-early");
+        let peer = self.peers.get_mut(to.0 as usize)?;
+        let outbox = peer.outbox.as_mut()?;
+        let mut first_has_ended = None;
+        for piece in &mut peer.staging {
+            let Some(Request::Send(sending)) = self.requests.get(piece.request) else { continue };
+            let (memory, (from, len)) = (self.node.memory(), (piece.from, u64::from(piece.piece.len)));
+            let place = (outbox.memory(), outbox.place(piece.piece));
+            let begin = |batch: &mut _| sending.buffer.begin_stage(memory, batch, from, place, len);
+            let ended = piece.go_on(memory, begin, early);
+            first_has_ended.get_or_insert(ended);
+        }
+        if first_has_ended != Some(true) {
+            return None;
+        }
+        // What else is said may have taken the room that there was when it was begun.
+        match outbox.has_room() {
+            Ok(true) => {}
+            Ok(false) => return Some(Piecewise::Full),
+            Err(NeverThere) => {
+                self.broken(to);
+                return Some(Piecewise::Over);
+            }
+        }
+        let StagedPiece { request, piece, failed, .. } = peer.staging.pop_front()?;
+        let Some(Request::Send(sending)) = self.requests.get(request) else { return Some(Piecewise::Over) };
+        let Sent::Pieces { receive, want, done } = sending.way else { return Some(Piecewise::Over) };
+        if let Some(failed) = failed {
+            if let Some(next) = peer.staging.front_mut() {
+                next.failed = Some(failed);
+                return Some(Piecewise::Moved);
+            }
+            // The receiver waits for bytes that there are no more: it is told that there never were any.
+            self.say(to, Answer::Done { request: receive, outcome: Outcome::Ended });
+            self.learn(to, request, Fate::Other);
+            self.end(request, Err(failed));
+            return Some(Piecewise::Over);
+        }
+        // There is room, as was asked above.
+        let _ = outbox.say(&Answer::Piece { receive, position: piece.position, len: piece.len });
+        if done < want || !peer.staging.is_empty() {
+            return Some(Piecewise::Moved);
+        }
+        let (position, end) =
+            (outbox.staged(), Done { peer: to, tag: sending.tag, len: sending.buffer.len() });
+        if self.timed > 0 {
+            self.learn_of_stage(to, request, position);
+        }
+        self.end(request, Ok(end));
+        Some(Piecewise::Over)
+    }
+
+    /// Bytes are in the stage: begins to copy them out of it.
+    pub(super) fn unstage_ahead(&mut self, from: PeerId, id: SlotId, piece: Piece) {
+        let Some(peer) = self.peers.get_mut(from.0 as usize) else { return };
+        let mut staged = StagedPiece::new(id, 0, piece);
+        match self.requests.get_mut(id) {
+            Some(Request::Receive(Receiving { way, .. })) if way.peer() == Some(from) => {
+                if let Got::Offered(matched, operation) = way {
+                    let operation = *operation;
+                    *way = Got::Pieces(*matched, 0);
+                    self.node.finish(operation, Outcome::NotMapped, self.now);
+                }
+                match way {
+                    Got::Pieces(matched, got) if matched.want - *got >= u64::from(piece.len) => {
+                        staged.from = *got;
+                        *got += u64::from(piece.len);
+                    }
+                    _ => return self.broken(from),
+                }
+            }
+            // It has ended; its place in the stage is given back in turn.
+            _ => staged.copy = PieceCopy::Ended,
+        }
+        peer.unstaging.push_back(staged);
+        self.unstaging += 1;
+        self.end_unstaging(from);
+    }
+
+    /// Whether a peer's answers are left in their ring for now.
+    #[inline]
+    pub(super) fn is_unstaging(&self, from: PeerId) -> bool {
+        let under_way = self.peers.get(from.0 as usize).map_or(0, |peer| peer.unstaging.len());
+        under_way >= PIECES_AHEAD
+    }
+
+    /// Asks for the ends of all copies out of inboxes; whether there was any.
+    pub(super) fn end_all_unstaging(&mut self) -> bool {
+        let before = self.unstaging;
+        for number in 0..self.peers.len() {
+            self.end_unstaging(PeerId(number as u32));
+        }
+        before != self.unstaging
+    }
+
+    fn end_unstaging(&mut self, from: PeerId) {
+        let early = self.mutant.is("tagged-ends-before-its-pieces");
+        while let Some(peer) = self.peers.get_mut(from.0 as usize) {
+            let mut first_has_ended = None;
+            for piece in &mut peer.unstaging {
+                let of = match self.requests.get(piece.request) {
+                    Some(Request::Receive(receiving)) => Some(&receiving.buffer),
+                    _ => None,
+                };
+                let (memory, len) = (self.node.memory(), piece.piece.len);
+                let staged = peer.inbox.staged(piece.piece.position, len);
+                let (at, inbox) = (piece.from, staged.zip(of));
+                let begin = |batch: &mut _| match inbox {
+                    Some((place, buffer)) => buffer.begin_unstage(memory, batch, at, place, len.into()),
+                    None => Ok(()),
+                };
+                let ended = piece.go_on(memory, begin, early);
+                first_has_ended.get_or_insert(ended);
+            }
+            if first_has_ended != Some(true) {
+                break;
+            }
+            let Some(StagedPiece { request, piece, failed, .. }) = peer.unstaging.pop_front() else { break };
+            self.unstaging -= 1;
+            peer.inbox.unstaged(piece.position, piece.len);
+            let more = peer.unstaging.iter_mut().find(|other| other.request == request);
+            let end = match (self.requests.get(request), failed, more) {
+                (Some(Request::Receive(_)), Some(failed), Some(next)) => {
+                    next.failed = Some(failed);
+                    None
+                }
+                (Some(Request::Receive(_)), Some(failed), None) => Some(Err(failed)),
+                (Some(Request::Receive(Receiving { way: Got::Pieces(matched, got), .. })), None, None) => {
+                    (*got == matched.want).then(|| matched.end())
+                }
+                _ => None,
+            };
+            end.into_iter().for_each(|end| self.end(request, end));
+        }
+        self.leave_behind_copies(from);
+    }
+
+    /// A message whose pieces are being copied ends with the last of them in that way; `false`: none is.
+    pub(super) fn fail_behind_copies(&mut self, from: PeerId, id: SlotId, failed: Failed) -> bool {
+        let peer = self.peers.get_mut(from.0 as usize);
+        let last = peer.and_then(|peer| peer.unstaging.iter_mut().rfind(|piece| piece.request == id));
+        last.map(|piece| piece.failed = Some(failed)).is_some()
+    }
+
+    /// A peer that is gone is told as gone, if that waited for copies out of its inbox and they have ended.
+    fn leave_behind_copies(&mut self, peer: PeerId) {
+        if self.deferred.is_empty() {
+            return;
+        }
+        let Some(of) = self.peers.get(peer.0 as usize).filter(|of| of.unstaging.is_empty()) else { return };
+        let neighbour = of.neighbour;
+        if let Some(at) = self.deferred.iter().position(|(other, _)| *other == neighbour) {
+            let (_, why) = self.deferred.swap_remove(at);
+            self.left(neighbour, why);
+        }
+    }
+
+    /// A peer is gone, and copies to where it read may be under way.
+    pub(super) fn abandon_copies(&mut self, peer: PeerId) {
+        let Some(peer) = self.peers.get_mut(peer.0 as usize) else { return };
+        let batches: Vec<CopyBatch> = peer
+            .staging
+            .drain(..)
+            .filter_map(|piece| match piece.copy {
+                PieceCopy::UnderWay(batch) => Some(batch),
+                PieceCopy::Waiting | PieceCopy::Ended => None,
+            })
+            .collect();
+        let pins = std::mem::take(&mut peer.pins);
+        if !batches.is_empty() {
+            self.abandoned.push(AbandonedCopies { batches, _pins: pins });
+        }
+    }
+
+    /// Asks for the ends of what was abandoned.
+    pub(super) fn end_abandoned(&mut self) {
+        let memory = self.node.memory();
+        self.abandoned.retain_mut(|of| {
+            of.batches.retain(|batch| memory.has_ended(batch) == Ok(false));
+            !of.batches.is_empty()
+        });
+    }
+}

@@ -1,0 +1,151 @@
+//! Synchronous copies and memsets that have ended when they return, of memory that others read: NICs, and processes that map it. Asked for by whoever
+//! registers or exports memory, once for each allocation. Where the driver does not do that for the allocation alone, the user is warned, once per process.
+
+use std::ffi::c_uint;
+use std::sync::atomic::{AtomicU8, Ordering};
+
+use trunkline_sys::cuda::{self as calls, pointer_attribute, status};
+
+use super::cuda::Cuda;
+use super::{CallError, planted};
+
+/// What this process has warned of: nothing, that contexts have the flag, or that nothing could be set.
+static WARNED: AtomicU8 = AtomicU8::new(0);
+
+/// How synchronous copies and memsets of an allocation end before they return.
+#[derive(Clone, Debug, Eq, PartialEq)]
+#[must_use = "memory that is not synchronous may be sent before it is written"]
+pub(crate) enum SyncMemops {
+    /// The allocation has the attribute.
+    Allocation,
+    /// It was refused that; all memory of its device's context, and of the calling thread's, is synchronous instead.
+    Context {
+        /// Why.
+        refused: CallError,
+    },
+    /// They do not: the user has to wait for them.
+    Unset {
+        /// Why not for the allocation.
+        refused: CallError,
+        /// Why not for the context; `None` if the driver has no such function.
+        context: Option<CallError>,
+    },
+}
+
+impl SyncMemops {
+    /// Whether they do.
+    pub(crate) fn is_set(&self) -> bool {
+        !matches!(self, Self::Unset { .. })
+    }
+
+    /// What the user is warned of, if nothing as bad was told before; `told` remembers it.
+    fn take_warning(&self, told: &AtomicU8) -> Option<String> {
+        let (degree, text) = match self {
+            Self::Allocation => return None,
+            Self::Context { refused } => (
+                1,
+                format!(
+                    "memory of a GPU that is shared with NICs or other processes takes no CU_POINTER_ATTRIBUTE_SYNC_MEMOPS ({refused}), as memory of \
+                     cuMemCreate does not. CU_CTX_SYNC_MEMOPS was set for its context instead: from now on each synchronous copy and memset of the \
+                     context waits for its end. What was begun before has to be waited for (cudaDeviceSynchronize). Memory of cudaMalloc needs neither"
+                ),
+            ),
+            Self::Unset { refused, context } => {
+                let cause = match context {
+                    Some(error) => error.to_string(),
+                    None => "the driver has no cuCtxSetFlags".to_owned(),
+                };
+                (
+                    2,
+                    format!(
+                        "memory of a GPU that is shared with NICs or other processes takes no CU_POINTER_ATTRIBUTE_SYNC_MEMOPS ({refused}), and its \
+                         context no CU_CTX_SYNC_MEMOPS ({cause}). A cudaMemset or cudaMemcpy of such memory has to be synchronised before a send \
+                         (cudaStreamSynchronize or cudaDeviceSynchronize), or old bytes are sent. Use memory of cudaMalloc, or a driver for CUDA 12.1 \
+                         or newer"
+                    ),
+                )
+            }
+        };
+        let is_news = told.fetch_max(degree, Ordering::Relaxed) < degree;
+        (is_news || planted("mem-warns-of-each-allocation")).then_some(text)
+    }
+}
+
+impl Cuda {
+    /// Has synchronous copies and memsets of an allocation end before they return: by its attribute, or by the flag of contexts where the driver refuses
+    /// that (as UCX does). The driver first waits for those of the allocation that were begun before, but with the flag it does not. Warns.
+    pub(crate) fn request_sync_memops(&self, device: u32, addr: usize) -> SyncMemops {
+        let asked = match self.set_sync_memops(device, addr) {
+            Ok(()) => SyncMemops::Allocation,
+            Err(refused) => match self.flag_contexts(device) {
+                Some(Ok(())) => SyncMemops::Context { refused },
+                context => SyncMemops::Unset { refused, context: context.and_then(Result::err) },
+            },
+        };
+        if let Some(text) = asked.take_warning(&WARNED) {
+            eprintln!("trunkline: warning: {text}");
+        }
+        asked
+    }
+
+    fn set_sync_memops(&self, device: u32, addr: usize) -> Result<(), CallError> {
+        let on: c_uint = 1;
+        let code = self.in_context(device, || {
+            // SAFETY: this attribute's value is an unsigned int, which is read during the call.
+            unsafe {
+                (self.calls().pointer_set_attribute)(
+                    (&raw const on).cast(),
+                    pointer_attribute::SYNC_MEMOPS,
+                    addr as u64,
+                )
+            }
+        })?;
+        self.check("cuPointerSetAttribute", code)
+    }
+
+    /// Sets the flag for the context that the thread has, if it has one, and for the primary one of the device. `None`: the driver has no function for it.
+    fn flag_contexts(&self, device: u32) -> Option<Result<(), CallError>> {
+        let (get, set) = (self.calls().ctx_get_flags?, self.calls().ctx_set_flags?);
+        if planted("mem-sets-no-context-flag") {
+            return Some(Ok(()));
+        }
+        let flag = || {
+            let mut flags = 0;
+            // SAFETY: writes a number to a place of ours.
+            let code = unsafe { get(&raw mut flags) };
+            if code != status::SUCCESS || flags & calls::CTX_SYNC_MEMOPS != 0 {
+                return code;
+            }
+            // SAFETY: takes a number: the flags that the context has, and one more.
+            unsafe { set(flags & calls::CTX_FLAGS_MASK | calls::CTX_SYNC_MEMOPS) }
+        };
+        let own = match flag() {
+            status::INVALID_CONTEXT => Ok(()),
+            code => self.check("cuCtxSetFlags", code),
+        };
+        let primary = self.within(device, flag).and_then(|code| self.check("cuCtxSetFlags", code));
+        Some(own.and(primary))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn users_are_warned_once_of_each_degree() {
+        let error =
+            |code| CallError { call: "cuPointerSetAttribute", code, name: "?".to_owned(), remedy: "" };
+        let context = SyncMemops::Context { refused: error(801) };
+        let unset = SyncMemops::Unset { refused: error(801), context: None };
+        let told = AtomicU8::new(0);
+        assert_eq!(SyncMemops::Allocation.take_warning(&told), None);
+        let text = context.take_warning(&told).unwrap();
+        assert!(text.contains("CU_CTX_SYNC_MEMOPS was set") && text.contains("(801)"), "{text}");
+        assert_eq!(context.take_warning(&told), None, "once per process");
+        let text = unset.take_warning(&told).unwrap();
+        assert!(text.contains("has to be synchronised before a send"), "{text}");
+        assert_eq!([unset.take_warning(&told), context.take_warning(&told)], [None, None]);
+        assert!(context.is_set() && !unset.is_set());
+    }
+}
