@@ -149,7 +149,7 @@ impl Plugin {
             other => other.into(),
         })?;
         let ways = Ways { nic: reaches, dmabuf: dmabufs, gdrcopy: self.settings.gdrcopy };
-        let mesh = Mesh::new(job, size, gpus, ways)?;
+        let mesh = Mesh::new(job, size, gpus, ways, self.log.clone())?;
         self.mesh.set(mesh).map_err(|_| CallError::Connected)
     }
 

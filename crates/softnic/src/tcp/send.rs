@@ -7,12 +7,16 @@ use super::stream::Stream;
 use crate::job::{Job, Kind};
 use crate::qp::Env;
 use crate::record::Payload;
+use crate::register::right;
 use crate::send::{Step, advance, record, request, source};
 
 /// Most payload bytes of a frame: after so many, other frames get their turn.
 const FRAME: u64 = 1 << 20;
 /// Payload up to this size is copied into the buffer: that is cheaper than to send it apart, and its memory is free.
 const SMALL: u64 = 4096;
+
+/// Payload that is copied at once where the socket cannot read its memory.
+const COPIED: u64 = 64 << 10;
 
 /// Emits as much of a job as fits. Call inside a guard if the job has a body.
 #[inline]
@@ -72,8 +76,10 @@ fn begin_frame(stream: &mut Stream, env: &Env<'_>, job: &mut Job, reply: bool) -
     if buffered > 0 {
         let Some(place) = source(env, job, buffered) else { return Step::Bad };
         let to = stream.room().as_mut_ptr();
-        // SAFETY: `source` found the bytes registered, inside the guard; `push` found room for them.
-        unsafe { std::ptr::copy_nonoverlapping(place.at.cast_const(), to, buffered as usize) };
+        let copied = env.table().copy_out(place, buffered as usize);
+        let at = copied.as_ref().map_or(place.at.cast_const(), |bytes| bytes.as_ptr());
+        // SAFETY: `source` found the bytes registered, inside the guard, or it is a copy of as many; `push` found room for them.
+        unsafe { std::ptr::copy_nonoverlapping(at, to, buffered as usize) };
         stream.add(buffered as usize);
         advance(job, buffered);
     } else if rest > 0 {
@@ -90,8 +96,12 @@ fn send_body(stream: &mut Stream, env: &Env<'_>, job: &mut Job, budget: &mut u64
         }
         let len = stream.out.body;
         let Some(place) = stream.bugs.body(len, source(env, job, len)) else { return Step::Bad };
-        // SAFETY: `source` found the bytes registered, inside the guard.
-        let (moved, sent) = unsafe { stream.write_with(place.at.cast_const(), len as usize) };
+        // Of what has to be copied first a little at a time: what the socket does not take is copied again.
+        let piece = if place.rights & right::MAPPED != 0 { len.min(COPIED) } else { len };
+        let copied = env.table().copy_out(place, piece as usize);
+        let at = copied.as_ref().map_or(place.at.cast_const(), |bytes| bytes.as_ptr());
+        // SAFETY: `source` found the bytes registered, inside the guard; or it is a copy of as many.
+        let (moved, sent) = unsafe { stream.write_with(at, piece as usize) };
         advance(job, sent as u64);
         *budget = budget.saturating_sub(sent as u64);
         if !matches!(moved, Moved::Bytes(_)) {
