@@ -21,7 +21,7 @@ mod words;
 
 pub use kind::Kind;
 pub use local_port::defer_port_choice;
-pub use mapped::{MappedBytes, MappedMemory};
+pub use mapped::{MappedBytes, MappedMemory, fence_mapped_stores};
 pub use memory::{Memory, OutOfBounds};
 pub use memory_file::create_memory_file;
 pub use page::{Page, PageView, ViewError};

@@ -241,9 +241,10 @@ impl fmt::Debug for MappedMemory {
     }
 }
 
-/// Orders stores to write-combined memory: those of this thread before are visible to devices before those after.
+/// Publishes the stores of this thread to any mapped write-combined memory, also those that others made in its calls: devices see them before
+/// any later one.
 #[inline]
-pub(crate) fn fence_stores() {
+pub fn fence_mapped_stores() {
     #[cfg(target_arch = "x86_64")]
     // SAFETY: each processor of this architecture has the instruction; it changes no memory.
     unsafe {

@@ -9,7 +9,7 @@ use trunkline_choose::Running;
 use trunkline_engine::rma::{Cells, HeapMemory, Local, RmaError};
 use trunkline_fabric::Level;
 use trunkline_mem::gpu::{Copies, Export, Gdr, Gpu, Gpus, Mapping, PointerKind};
-use trunkline_mem::{Kind, MappedMemory, Memory};
+use trunkline_mem::{Kind, MappedMemory, Memory, fence_mapped_stores};
 use trunkline_proto::limits::RMA_HEAPS_MAX;
 use trunkline_proto::wire::memory_handle::{MemoryHandle, Registered};
 use trunkline_proto::wire::rma::word::Width;
@@ -94,6 +94,8 @@ pub(crate) struct Memories {
     /// How many there were so far.
     uses: AtomicU32,
     stages: Memory,
+    /// A NIC that is software works on a mapping.
+    works_on_mappings: AtomicBool,
     log: Log,
     /// The user was warned that the driver copies words, and that copies of the user's may be late.
     warned_of_copies: AtomicBool,
@@ -136,7 +138,19 @@ impl Memories {
         };
         let known = std::iter::repeat_with(Entry::default).take(RMA_HEAPS_MAX).collect();
         let (uses, [warned_of_copies, warned_of_late_copies]) = (AtomicU32::new(0), Default::default());
-        Ok(Self { gpus, ways, gdr, known, uses, stages, log, warned_of_copies, warned_of_late_copies })
+        let works_on_mappings = AtomicBool::new(false);
+        Ok(Self {
+            gpus,
+            ways,
+            gdr,
+            known,
+            uses,
+            stages,
+            works_on_mappings,
+            log,
+            warned_of_copies,
+            warned_of_late_copies,
+        })
     }
 
     /// The stage of a lane, and where it is.
@@ -216,6 +230,7 @@ impl Memories {
             // The NIC is software: it copies from and to the mapping.
             let nic = "no NIC in use reaches it";
             let mapped = mapped.map_err(|mapping| CallError::NoWay { nic, mapping })?;
+            self.works_on_mappings.store(true, Ordering::Relaxed);
             return Ok((mapped.to_memory().into(), View::Mapped(mapped)));
         }
         if crate::planted("nvshmem-writes-where-it-is") {
@@ -235,6 +250,15 @@ impl Memories {
             }
         };
         Ok((HeapMemory { memory, exported, cells: Some(cells) }, view))
+    }
+
+    /// Makes what a NIC that is software wrote to mappings in calls of this thread visible to the GPU: providers of libfabric know nothing of
+    /// fences.
+    #[inline]
+    pub(crate) fn publish_gets(&self) {
+        if self.works_on_mappings.load(Ordering::Relaxed) {
+            fence_mapped_stores();
+        }
     }
 
     /// Logs a warning, of each kind one per process.

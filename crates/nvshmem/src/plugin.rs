@@ -95,6 +95,11 @@ impl Plugin {
         })
     }
 
+    /// Whether NVSHMEM is to say which operations follow each other at once.
+    pub(crate) fn takes_batch_hints(&self) -> bool {
+        self.settings.batches
+    }
+
     /// All PEs, once they are connected.
     ///
     /// # Errors

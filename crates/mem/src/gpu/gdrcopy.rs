@@ -11,7 +11,7 @@ use trunkline_sys::gdrcopy::{self as calls, Calls, Info, Pinned};
 
 use super::Missing;
 use super::library::Library;
-use crate::mapped::fence_stores;
+use crate::mapped::fence_mapped_stores;
 use crate::{MappedBytes, MappedMemory};
 
 /// The GPU's pages, in bytes: what is mapped begins and ends with one.
@@ -177,7 +177,7 @@ impl MappedBytes for Mapping {
     }
 
     fn fence(&self) {
-        fence_stores();
+        fence_mapped_stores();
     }
 
     fn copy_to(&self, at: u64, bytes: &[u8]) {
