@@ -37,6 +37,9 @@ pub(crate) mod right {
 /// connections can name at once, 32 of 8 buffers each.
 const RETIRED_MAX: usize = 65_536;
 
+/// Bytes of a mapping that are copied at once.
+const PIECE: usize = 4096;
+
 /// One region. The keys are published last and withdrawn first; the rest changes only while both are 0 and no guard
 /// that saw them is held.
 #[repr(align(64))]
@@ -207,7 +210,7 @@ impl Table {
     #[inline]
     pub(crate) unsafe fn copy_in(&self, place: Place, from: *const u8, len: usize, whole: bool) {
         if place.rights & right::MAPPED != 0 {
-            // SAFETY: the caller's promise; nobody writes the bytes of an inbox or a slot meanwhile that matter.
+            // SAFETY: the caller's promise.
             return unsafe { self.copy_in_mapped(place, from, len) };
         }
         if whole {
@@ -223,27 +226,44 @@ impl Table {
     /// As [`Table::copy_in`].
     #[cold]
     unsafe fn copy_in_mapped(&self, place: Place, from: *const u8, len: usize) {
-        let mut bytes = vec![0; len];
-        // SAFETY: the caller's promise; another process may write them meanwhile, so no reference is made.
-        unsafe { copy::bytes(bytes.as_mut_ptr(), from, len) };
-        if let Some(mapped) = self.mapping(place, len) {
+        let Some(mapped) = self.mapping(place, len) else { return };
+        let mut buffer = [0; PIECE];
+        for at in (0..len).step_by(PIECE) {
+            let piece = &mut buffer[..PIECE.min(len - at)];
+            // SAFETY: inside the caller's bytes. Another process may write them meanwhile, so they are copied before they are looked at.
+            unsafe { copy::bytes(piece.as_mut_ptr(), from.wrapping_add(at), piece.len()) };
             // It has as many bytes.
-            let _ = mapped.copy_to(0, &bytes);
+            let _ = mapped.copy_to(at as u64, piece);
         }
     }
 
-    /// The bytes at a place, if they are mapped write-combined: a copy of them. Call inside a guard.
+    /// Copies bytes from a place. Call inside a guard.
+    ///
+    /// # Safety
+    /// `to` is writable for `len` bytes, and the place was looked up for as many.
     #[inline]
-    pub(crate) fn copy_out(&self, place: Place, len: usize) -> Option<Vec<u8>> {
-        if place.rights & right::MAPPED == 0 {
-            return None;
+    pub(crate) unsafe fn copy_out(&self, place: Place, to: *mut u8, len: usize) {
+        if place.rights & right::MAPPED != 0 {
+            // SAFETY: the caller's promise.
+            return unsafe { self.copy_out_mapped(place, to, len) };
         }
-        let mut bytes = vec![0; len];
-        if let Some(mapped) = self.mapping(place, len) {
+        // SAFETY: the caller's promise.
+        unsafe { copy::bytes(to, place.at, len) };
+    }
+
+    /// # Safety
+    /// As [`Table::copy_out`].
+    #[cold]
+    unsafe fn copy_out_mapped(&self, place: Place, to: *mut u8, len: usize) {
+        let Some(mapped) = self.mapping(place, len) else { return };
+        let mut buffer = [0; PIECE];
+        for at in (0..len).step_by(PIECE) {
+            let piece = &mut buffer[..PIECE.min(len - at)];
             // It has as many bytes.
-            let _ = mapped.copy_from(0, &mut bytes);
+            let _ = mapped.copy_from(at as u64, piece);
+            // SAFETY: inside the caller's bytes.
+            unsafe { copy::bytes(to.wrapping_add(at), piece.as_ptr(), piece.len()) };
         }
-        Some(bytes)
     }
 
     /// Changes the aligned word at a place as `f` says, if it says anything; what it was. Call inside a guard.

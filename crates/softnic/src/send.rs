@@ -139,10 +139,8 @@ fn stage(tx: &mut Producer, env: &Env<'_>, manner: Manner, job: &mut Job, left: 
     let from = source(env, job, u64::from(len)).ok_or(Step::Bad)?;
     let last = u64::from(len) == left;
     if !(last && tx.drops_last()) {
-        let copied = env.table().copy_out(from, len as usize);
-        let at = copied.as_ref().map_or(from.at.cast_const(), |bytes| bytes.as_ptr());
-        // SAFETY: `source` found the bytes registered, and the caller holds the guard; or it is a copy of as many.
-        unsafe { tx.fill(offset, at, len) };
+        // SAFETY: `source` found the bytes registered, and the caller holds the guard; there is room for as many.
+        tx.fill_by(offset, len, |to| unsafe { env.table().copy_out(from, to, len as usize) });
     }
     tx.push(&record(job, Payload::Staged { offset, len }, last));
     advance(job, u64::from(len));
@@ -170,10 +168,8 @@ fn finish_inline(tx: &mut Producer, env: &Env<'_>, job: &mut Job) -> bool {
         job.sent += held as u64;
         let Some(place) = source(env, job, (left - held) as u64) else { return false };
         let to = gathered[held..].as_mut_ptr();
-        let copied = env.table().copy_out(place, left - held);
-        let at = copied.as_ref().map_or(place.at.cast_const(), |bytes| bytes.as_ptr());
-        // SAFETY: `source` found the bytes registered, and `left <= INLINE`; or it is a copy of as many.
-        unsafe { std::ptr::copy_nonoverlapping(at, to, left - held) };
+        // SAFETY: `source` found the bytes registered, and `left <= INLINE`.
+        unsafe { env.table().copy_out(place, to, left - held) };
         // SAFETY: `left` bytes were gathered.
         unsafe { tx.push_inline(&record, gathered.as_ptr(), left) };
     }

@@ -7,7 +7,7 @@ use super::stream::Stream;
 use crate::job::{Job, Kind};
 use crate::qp::Env;
 use crate::record::Payload;
-use crate::register::right;
+use crate::register::{Place, right};
 use crate::send::{Step, advance, record, request, source};
 
 /// Most payload bytes of a frame: after so many, other frames get their turn.
@@ -15,8 +15,8 @@ const FRAME: u64 = 1 << 20;
 /// Payload up to this size is copied into the buffer: that is cheaper than to send it apart, and its memory is free.
 const SMALL: u64 = 4096;
 
-/// Payload that is copied at once where the socket cannot read its memory.
-const COPIED: u64 = 64 << 10;
+/// Payload that is copied at once where the socket is not to read its memory: what the socket does not take is copied again.
+const COPIED: usize = 16 << 10;
 
 /// Emits as much of a job as fits. Call inside a guard if the job has a body.
 #[inline]
@@ -76,10 +76,8 @@ fn begin_frame(stream: &mut Stream, env: &Env<'_>, job: &mut Job, reply: bool) -
     if buffered > 0 {
         let Some(place) = source(env, job, buffered) else { return Step::Bad };
         let to = stream.room().as_mut_ptr();
-        let copied = env.table().copy_out(place, buffered as usize);
-        let at = copied.as_ref().map_or(place.at.cast_const(), |bytes| bytes.as_ptr());
-        // SAFETY: `source` found the bytes registered, inside the guard, or it is a copy of as many; `push` found room for them.
-        unsafe { std::ptr::copy_nonoverlapping(at, to, buffered as usize) };
+        // SAFETY: `source` found the bytes registered, inside the guard; `push` found room for them.
+        unsafe { env.table().copy_out(place, to, buffered as usize) };
         stream.add(buffered as usize);
         advance(job, buffered);
     } else if rest > 0 {
@@ -96,12 +94,11 @@ fn send_body(stream: &mut Stream, env: &Env<'_>, job: &mut Job, budget: &mut u64
         }
         let len = stream.out.body;
         let Some(place) = stream.bugs.body(len, source(env, job, len)) else { return Step::Bad };
-        // Of what has to be copied first a little at a time: what the socket does not take is copied again.
-        let piece = if place.rights & right::MAPPED != 0 { len.min(COPIED) } else { len };
-        let copied = env.table().copy_out(place, piece as usize);
-        let at = copied.as_ref().map_or(place.at.cast_const(), |bytes| bytes.as_ptr());
-        // SAFETY: `source` found the bytes registered, inside the guard; or it is a copy of as many.
-        let (moved, sent) = unsafe { stream.write_with(at, piece as usize) };
+        let (moved, sent) = match place.rights & right::MAPPED {
+            // SAFETY: `source` found the bytes registered, inside the guard.
+            0 => unsafe { stream.write_with(place.at.cast_const(), len as usize) },
+            _ => send_copied(stream, env, place, len),
+        };
         advance(job, sent as u64);
         *budget = budget.saturating_sub(sent as u64);
         if !matches!(moved, Moved::Bytes(_)) {
@@ -109,4 +106,15 @@ fn send_body(stream: &mut Stream, env: &Env<'_>, job: &mut Job, budget: &mut u64
         }
     }
     Step::Done
+}
+
+/// Gives the socket what it takes of the first bytes of a place, of which it gets a copy.
+#[cold]
+fn send_copied(stream: &mut Stream, env: &Env<'_>, place: Place, len: u64) -> (Moved, usize) {
+    let mut buffer = [0; COPIED];
+    let len = COPIED.min(len as usize);
+    // SAFETY: the caller has looked up as many or more, inside the guard.
+    unsafe { env.table().copy_out(place, buffer.as_mut_ptr(), len) };
+    // SAFETY: as many were copied.
+    unsafe { stream.write_with(buffer.as_ptr(), len) }
 }
