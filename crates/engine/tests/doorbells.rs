@@ -1,134 +1,33 @@
-//! How often a context rings the doorbells of its NICs: once for each operation, and once for a batch of them.
+//! What the NICs of a context are asked for, and when: one doorbell for each operation and one for a batch of them, and no registration in
+//! the way of others.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+mod watched;
+
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use trunkline_engine::host::UnixHost;
 use trunkline_engine::rma::{ContextId, Job, Local, Source};
 use trunkline_engine::{Nics, Params};
-use trunkline_fabric::{
-    Caps, Completion, Fabric, LinkAddress, LinkError, LinkId, Links, Nic, Op, OpenError, PostError, Rail,
-    RailConfig, Registrar, Wake,
-};
 use trunkline_mem::Memory;
-use trunkline_proto::wire::status::Usage;
-use trunkline_softnic::{SoftConfig, SoftFabric, SoftRail, WireMode};
+use trunkline_softnic::{SoftConfig, SoftFabric, WireMode};
+
+use watched::{NicWatch, WatchedFabric};
 
 /// Operations of a batch.
 const BATCH: u64 = 32;
 /// Bytes of each.
 const LEN: u64 = 64;
 
-/// The software NIC, which counts the doorbells of what a process begins.
-struct CountingFabric(SoftFabric, Arc<AtomicU64>);
-
-struct CountingRail {
-    rail: SoftRail,
-    /// Nothing on rails that serve others.
-    rings: Option<Arc<AtomicU64>>,
-}
-
-impl Fabric for CountingFabric {
-    type Rail = CountingRail;
-
-    fn name(&self) -> &'static str {
-        "counting"
-    }
-
-    fn nics(&self) -> &[Nic] {
-        self.0.nics()
-    }
-
-    fn usage(&self, nic: usize) -> Usage {
-        self.0.usage(nic)
-    }
-
-    fn open(&self, nic: usize, config: &RailConfig) -> Result<CountingRail, OpenError> {
-        let rings = (!config.receives).then(|| Arc::clone(&self.1));
-        Ok(CountingRail { rail: self.0.open(nic, config)?, rings })
-    }
-}
-
-impl Links for CountingRail {
-    fn create_on(&mut self, pipeline: Option<u32>) -> Result<LinkId, LinkError> {
-        self.rail.create_on(pipeline)
-    }
-
-    fn pipeline(&self, link: LinkId) -> Option<u32> {
-        self.rail.pipeline(link)
-    }
-
-    fn address(&self, link: LinkId) -> Result<LinkAddress, LinkError> {
-        self.rail.address(link)
-    }
-
-    fn connect(&mut self, link: LinkId, peer: LinkAddress) -> Result<(), LinkError> {
-        self.rail.connect(link, peer)
-    }
-
-    fn is_up(&mut self, link: LinkId) -> Result<bool, LinkError> {
-        self.rail.is_up(link)
-    }
-
-    fn look(&mut self, link: LinkId) -> Result<(), LinkError> {
-        self.rail.look(link)
-    }
-
-    fn fail(&mut self, link: LinkId) {
-        self.rail.fail(link);
-    }
-
-    fn is_quiet(&mut self, link: LinkId) -> bool {
-        self.rail.is_quiet(link)
-    }
-
-    fn destroy(&mut self, link: LinkId) {
-        self.rail.destroy(link);
-    }
-}
-
-impl Rail for CountingRail {
-    fn caps(&self) -> &Caps {
-        self.rail.caps()
-    }
-
-    fn registrar(&self) -> Arc<dyn Registrar> {
-        self.rail.registrar()
-    }
-
-    fn credits(&self, link: LinkId) -> u32 {
-        self.rail.credits(link)
-    }
-
-    fn post(&mut self, link: LinkId, wr_id: u64, op: Op<'_>, signalled: bool) -> Result<(), PostError> {
-        self.rail.post(link, wr_id, op, signalled)
-    }
-
-    fn flush(&mut self) {
-        if let Some(rings) = &self.rings {
-            rings.fetch_add(1, Ordering::Relaxed);
-        }
-        self.rail.flush();
-    }
-
-    fn poll(&mut self, out: &mut [Completion]) -> usize {
-        self.rail.poll(out)
-    }
-
-    fn arm(&mut self) -> Wake {
-        self.rail.arm()
-    }
-}
-
 /// Two members, of which the first puts to the second.
 struct BatchPair {
-    jobs: [Job<CountingFabric, UnixHost>; 2],
+    jobs: [Job<WatchedFabric, UnixHost>; 2],
     contexts: [ContextId; 2],
     heaps: [Memory; 2],
-    rings: Arc<AtomicU64>,
+    watch: Arc<NicWatch>,
 }
 
 impl BatchPair {
@@ -139,10 +38,10 @@ impl BatchPair {
         if let Ok(name) = std::env::var("TRUNKLINE_MUTANT") {
             params.mutant = trunkline_engine::Mutant::named(name.leak());
         }
-        let rings = [Arc::default(), Arc::default()];
-        let jobs = rings.each_ref().map(|rings: &Arc<AtomicU64>| {
+        let watches: [Arc<NicWatch>; 2] = [Arc::default(), Arc::default()];
+        let jobs = watches.each_ref().map(|watch| {
             let fabric = SoftFabric::new(SoftConfig { wire, ..SoftConfig::default() }).unwrap();
-            let fabric = CountingFabric(fabric, Arc::clone(rings));
+            let fabric = WatchedFabric(fabric, Arc::clone(watch));
             Job::new(fabric, UnixHost::new(|_, _| {}), params.clone(), Nics::new(&[0]).unwrap()).unwrap()
         });
         let cards: Vec<_> = jobs.iter().map(Job::card).collect();
@@ -152,8 +51,8 @@ impl BatchPair {
             assert_eq!(jobs[me].add_heap(heaps[me].clone()).unwrap(), 0);
             jobs[me].context().unwrap()
         });
-        let [rings, _] = rings;
-        let pair = Self { jobs, contexts, heaps, rings };
+        let [watch, _] = watches;
+        let pair = Self { jobs, contexts, heaps, watch };
         // The link is made with the first operation.
         pair.until(|| pair.put(0));
         pair.quiet();
@@ -188,7 +87,7 @@ impl BatchPair {
 
     /// Doorbells since it was last asked.
     fn rung(&self) -> u64 {
-        self.rings.swap(0, Ordering::Relaxed)
+        self.watch.rings.swap(0, Ordering::Relaxed)
     }
 
     /// Fills what is put, and returns whether it has arrived.
@@ -251,4 +150,24 @@ fn quiets_ring_for_batches_that_never_end() {
     assert!(pair.rung() > 0);
     pair.quiet();
     assert!(has_arrived());
+}
+
+#[test]
+fn contexts_go_on_while_memory_is_registered() {
+    let pair = BatchPair::new(WireMode::Shm);
+    let has_arrived = pair.fill(5);
+    pair.watch.is_gated.store(true, Ordering::Release);
+    std::thread::scope(|scope| {
+        let adds = scope.spawn(|| pair.jobs[0].add_heap(Memory::heap(4096)));
+        // By the end that serves and by the one that begins: meanwhile the rest goes on.
+        for registration in 1..=2 {
+            pair.until(|| pair.watch.came.load(Ordering::Acquire) == registration);
+            pair.heaps[1].write(0, &[0; (BATCH * LEN) as usize]).unwrap();
+            (0..BATCH).for_each(|number| pair.until(|| pair.put(number)));
+            pair.quiet();
+            assert!(has_arrived());
+            pair.watch.passes.store(registration, Ordering::Release);
+        }
+        assert_eq!(adds.join().unwrap().unwrap(), 1);
+    });
 }

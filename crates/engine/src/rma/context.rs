@@ -19,7 +19,7 @@ use trunkline_proto::wire::rma::{Message, Stream};
 
 use crate::params::Params;
 use crate::rma::error::{Lost, RmaError};
-use crate::rma::heap::{Heap, HeapMemory};
+use crate::rma::heap::{Heap, HeapMemory, RailRegistrars};
 use crate::rma::heaps::Heaps;
 use crate::rma::job::{Member, caps_of};
 use crate::rma::native::Native;
@@ -240,8 +240,9 @@ impl<R: Rail> Context<R> {
         now: Instant,
         &Params { mutant, progress_batch: batch, .. }: &Params,
     ) -> Result<Self, RmaError> {
+        let registrars = RailRegistrars::of(&rails);
         let register = |heap: &Option<HeapMemory>| {
-            heap.as_ref().map(|heap| Heap::new(&rails, heap, Access::LOCAL)).transpose()
+            heap.as_ref().map(|heap| Heap::new(&registrars, heap, Access::LOCAL)).transpose()
         };
         let learned = heaps.learned;
         let heaps = heaps.own.iter().map(register).collect::<Result<_, _>>()?;

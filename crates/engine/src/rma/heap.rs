@@ -4,7 +4,7 @@ use std::fmt;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::Arc;
 
-use trunkline_fabric::{Access, Exported, Heap as Shared, Mr, Rail, RegisterError};
+use trunkline_fabric::{Access, Exported, Heap as Shared, Mr, Rail, RegisterError, Registrar};
 use trunkline_mem::{MappedMemory, Memory};
 use trunkline_proto::wire::dial::Heap as Told;
 use trunkline_proto::wire::frame::Region;
@@ -82,23 +82,42 @@ pub(super) struct Heap {
     cells: Option<Arc<dyn Cells>>,
 }
 
+/// What registers memory on the rails of one lane: registration needs no lane, and may take long.
+pub(super) struct RailRegistrars {
+    /// By rail, with whether it takes dma-bufs.
+    all: Vec<(Arc<dyn Registrar>, bool)>,
+}
+
+impl RailRegistrars {
+    /// Those of these rails.
+    pub(super) fn of<R: Rail>(rails: &[R]) -> Self {
+        let of = |rail: &R| (Rail::registrar(rail), rail.caps().devices.dmabuf);
+        Self { all: rails.iter().map(of).collect() }
+    }
+}
+
 impl Heap {
-    /// Registers memory on each rail, with these rights for peers.
+    /// Registers memory on each rail, with these rights for peers. It is called without a lane, as NICs that reach GPUs ask the driver,
+    /// which may wait for a kernel.
     ///
     /// # Errors
     /// [`RegisterError`] names the limit or the system call.
-    pub(super) fn new<R: Rail>(rails: &[R], of: &HeapMemory, access: Access) -> Result<Self, RegisterError> {
-        let register = |rail: &R| {
-            let (registrar, memory) = (Rail::registrar(rail), of.memory.clone());
+    pub(super) fn new(
+        rails: &RailRegistrars,
+        of: &HeapMemory,
+        access: Access,
+    ) -> Result<Self, RegisterError> {
+        let register = |(registrar, takes_dmabufs): &(Arc<dyn Registrar>, bool)| {
+            let memory = of.memory.clone();
             match &of.exported {
-                Some((fd, offset)) if rail.caps().devices.dmabuf => {
+                Some((fd, offset)) if *takes_dmabufs => {
                     let exported = Exported { fd: fd.as_fd(), offset: *offset };
-                    Mr::register_exported(&registrar, memory, exported, access)
+                    Mr::register_exported(registrar, memory, exported, access)
                 }
-                _ => Mr::register(&registrar, memory, access),
+                _ => Mr::register(registrar, memory, access),
             }
         };
-        let mrs = rails.iter().map(register).collect::<Result<_, _>>()?;
+        let mrs = rails.all.iter().map(register).collect::<Result<_, _>>()?;
         let mapped = || of.memory.mapped().map(|mapped| Arc::new(mapped) as Arc<dyn Cells>);
         Ok(Self { mrs, cells: of.cells.clone().or_else(mapped) })
     }
