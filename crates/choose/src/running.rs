@@ -276,6 +276,15 @@ impl Running {
         of!(self, job => job.give_up(id, fetch))
     }
 
+    /// Begins or ends a batch: [`Job::batch`].
+    ///
+    /// # Errors
+    /// As that.
+    #[inline]
+    pub fn batch(&self, id: ContextId, more: bool) -> Result<(), RmaError> {
+        of!(self, job => job.batch(id, more))
+    }
+
     /// Signals: [`Job::signal`].
     ///
     /// # Errors

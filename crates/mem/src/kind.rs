@@ -8,4 +8,7 @@ pub enum Kind {
     Host,
     /// Memory of an accelerator that the CPU cannot address, by device number.
     Device(u32),
+    /// Memory of a device that the CPU has mapped write-combined ([`MappedMemory`](crate::MappedMemory)): bytes of it are copied, and
+    /// it has no words as host memory has.
+    Mapped,
 }

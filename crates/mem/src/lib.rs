@@ -1,6 +1,7 @@
 //! Memory as the rest of Trunkline sees it: a [`Memory`] is a byte range of a [`Kind`] that can be read, written and
 //! copied with bounds checks, whoever owns the bytes. A [`Page`] is memory that other processes may look at, and
-//! [`Words`] are what is counted on it, or in memory of one's own. [`gpu`] tells memory of GPUs from other memory. [`Shared`] is
+//! [`Words`] are what is counted on it, or in memory of one's own. [`gpu`] tells memory of GPUs from other memory. A
+//! [`MappedMemory`] is a device's that the CPU has mapped. [`Shared`] is
 //! memory that processes of one host have together, [`Statics`] the program's variables made such.
 //!
 //! Called by every floor above. This crate never registers memory with a NIC (that is a fabric's job) and never
@@ -10,6 +11,7 @@ pub mod gpu;
 pub mod ipc;
 mod kind;
 mod local_port;
+mod mapped;
 mod memory;
 mod memory_file;
 mod page;
@@ -20,6 +22,7 @@ mod words;
 
 pub use kind::Kind;
 pub use local_port::defer_port_choice;
+pub use mapped::{MappedBytes, MappedMemory, fence_mapped_stores};
 pub use memory::{Memory, OutOfBounds};
 pub use memory_file::create_memory_file;
 pub use page::{Page, PageView, ViewError};

@@ -12,8 +12,8 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 
-use crate::Kind;
 use crate::shared_copy::copy_shared;
+use crate::{Kind, MappedMemory};
 
 /// Alignment of owned ranges, in bytes: one page, so that a range never shares one with anything else.
 const ALIGN: usize = 4096;
@@ -76,6 +76,20 @@ impl Memory {
         owner: Arc<T>,
     ) -> Self {
         Self { addr, len, touchable: touchable(len, kind), kind, keep: Some(owner) }
+    }
+
+    /// Memory that the CPU has mapped write-combined. It is read, written and copied by its own copies; it has no words here.
+    pub(crate) fn from_mapped(mapped: MappedMemory) -> Self {
+        let (addr, len) = (mapped.addr(), mapped.len());
+        Self { addr, len, touchable: 0, kind: Kind::Mapped, keep: Some(Arc::new(mapped)) }
+    }
+
+    /// Returns the mapping of memory that the CPU has mapped write-combined, if it is such.
+    #[must_use]
+    pub fn mapped(&self) -> Option<MappedMemory> {
+        let whole = self.keep.as_ref().filter(|_| self.kind == Kind::Mapped)?;
+        let whole = whole.downcast_ref::<MappedMemory>()?;
+        whole.part((self.addr - whole.addr()) as u64, self.len as u64).ok()
     }
 
     /// `len` of its bytes from `offset` on, by themselves.
@@ -161,7 +175,10 @@ impl Memory {
     /// [`OutOfBounds`] when they are not all inside the range, or it is a device's; `out` is then untouched.
     #[inline]
     pub fn read(&self, offset: u64, out: &mut [u8]) -> Result<(), OutOfBounds> {
-        let from = self.touched(offset, out.len() as u64)?;
+        let from = match self.touched(offset, out.len() as u64) {
+            Ok(from) => from,
+            Err(outside) => return self.mapped().ok_or(outside)?.copy_from(offset, out),
+        };
         // SAFETY: `from..from + out.len()` lies inside the range, which stays mapped (constructors' contract), and
         // `out` is an exclusive borrow.
         unsafe { copy_shared(pointer(from), out.as_mut_ptr(), out.len()) };
@@ -174,7 +191,10 @@ impl Memory {
     /// [`OutOfBounds`] when they do not all fit, or it is a device's; nothing is then written.
     #[inline]
     pub fn write(&self, offset: u64, bytes: &[u8]) -> Result<(), OutOfBounds> {
-        let to = self.touched(offset, bytes.len() as u64)?;
+        let to = match self.touched(offset, bytes.len() as u64) {
+            Ok(to) => to,
+            Err(outside) => return self.mapped().ok_or(outside)?.copy_to(offset, bytes),
+        };
         // SAFETY: `to..to + bytes.len()` lies inside the range, which stays mapped and is not borrowed by anybody
         // (constructors' contract).
         unsafe { copy_shared(bytes.as_ptr(), pointer(to), bytes.len()) };
@@ -187,10 +207,33 @@ impl Memory {
     /// [`OutOfBounds`] when either side does not hold all the bytes, or is a device's; nothing is then written.
     #[inline]
     pub fn copy_from(&self, offset: u64, source: &Self, from: u64, len: u64) -> Result<(), OutOfBounds> {
-        let to = self.touched(offset, len)?;
-        let from = source.touched(from, len)?;
+        let (to, from) = match (self.touched(offset, len), source.touched(from, len)) {
+            (Ok(to), Ok(from)) => (to, from),
+            _ if self.kind == Kind::Mapped || source.kind == Kind::Mapped => {
+                return self.copy_by_pieces(offset, source, from, len);
+            }
+            (to, from) => (to?, from?),
+        };
         // SAFETY: both ranges were checked, stay mapped and are not borrowed by anybody (constructors' contract).
         unsafe { copy_shared(pointer(from), pointer(to), len as usize) };
+        Ok(())
+    }
+
+    /// The same where one of the two is mapped write-combined: such bytes go through a buffer.
+    #[cold]
+    fn copy_by_pieces(&self, offset: u64, source: &Self, from: u64, len: u64) -> Result<(), OutOfBounds> {
+        self.checked(offset, len)?;
+        source.checked(from, len)?;
+        let mut buffer = [0; PIECE];
+        // Bytes that overlap are read before they are written.
+        let is_backward = self.addr.wrapping_add(offset as usize) > source.addr.wrapping_add(from as usize);
+        let pieces = len.div_ceil(PIECE as u64);
+        for index in 0..pieces {
+            let at = PIECE as u64 * if is_backward { pieces - 1 - index } else { index };
+            let piece = &mut buffer[..PIECE.min((len - at) as usize)];
+            source.read(from + at, piece)?;
+            self.write(offset + at, piece)?;
+        }
         Ok(())
     }
 
@@ -310,7 +353,7 @@ fn touchable(len: usize, kind: Kind) -> usize {
     match kind {
         Kind::Host => len,
         Kind::Device(_) if crate::gpu::planted("mem-touches-devices") => len,
-        Kind::Device(_) => 0,
+        Kind::Device(_) | Kind::Mapped => 0,
     }
 }
 
@@ -318,6 +361,9 @@ fn touchable(len: usize, kind: Kind) -> usize {
 fn pointer(addr: usize) -> *mut u8 {
     ptr::with_exposed_provenance_mut(addr)
 }
+
+/// Bytes that go through a buffer at once.
+const PIECE: usize = 4096;
 
 /// Bytes from which a range is mapped by itself: its pages take memory only when they are used.
 const MAPPED: usize = 2 * ALIGN;

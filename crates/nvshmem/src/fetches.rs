@@ -98,21 +98,58 @@ impl Fetches {
 }
 
 impl Awaited {
-    /// The value goes where it goes, and then the flag.
+    /// Writes the value and its flag to where they go.
     fn place(&self, value: u64) -> Result<()> {
-        let late = crate::planted("nvshmem-flags-before-values");
-        let mut words = [(0, value), (8, self.flag)];
-        if late {
-            words.reverse();
+        let placed = place_value(&self.to, value, self.flag);
+        placed.ok_or(CallError::Argument("the place of a fetched value cannot be written"))
+    }
+}
+
+/// Writes a value and then the flag behind it, which a kernel waits for: each is visible before what follows. `None` if there is no such place.
+fn place_value(to: &Place, value: u64, flag: u64) -> Option<()> {
+    let late = crate::planted("nvshmem-flags-before-values");
+    let mut words = [(0, value), (8, flag)];
+    if late {
+        words.reverse();
+    }
+    for (at, word) in words {
+        if late && at == 0 {
+            std::thread::sleep(std::time::Duration::from_millis(5));
         }
-        for (at, word) in words {
-            if late && at == 0 {
-                std::thread::sleep(std::time::Duration::from_millis(5));
-            }
-            if !self.to.store(at, Width::Eight, word) {
-                return Err(CallError::Argument("the place of a fetched value cannot be written"));
-            }
+        to.store(at, Width::Eight, word).then_some(())?;
+        let unfenced = if at == 0 { "nvshmem-publishes-no-values" } else { "nvshmem-publishes-no-flags" };
+        if !crate::planted(unfenced) {
+            to.publish();
         }
-        Ok(())
+    }
+    Some(())
+}
+
+#[cfg(test)]
+#[path = "../../mem/tests/held/mod.rs"]
+mod held;
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use trunkline_mem::MappedMemory;
+
+    use super::held::HeldStores;
+    use super::*;
+
+    /// Bytes of the memory that the value goes to.
+    const LEN: usize = 64;
+
+    #[test]
+    fn values_are_visible_before_their_flags() {
+        let watch =
+            |image: &[u8]| assert!(image[24] == 0 || image[16] == 77, "the flag is there before the value");
+        let held = Arc::new(HeldStores::new(LEN, 1, watch));
+        // SAFETY: no NIC is given it.
+        let mapped = unsafe { MappedMemory::new(1 << 40, LEN, Arc::clone(&held) as Arc<_>) };
+        assert_eq!(place_value(&Place::in_mapping(mapped, 16), 77, 1), Some(()));
+        assert_eq!(held.held_back(), 0, "a kernel waits for a flag that is held back");
+        assert_eq!((held.image()[16], held.image()[24]), (77, 1));
     }
 }

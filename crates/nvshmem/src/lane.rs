@@ -224,6 +224,14 @@ impl Lane {
         self.until(job, || Ok(job.signal(self.id, pe, update)?.then_some(())))
     }
 
+    /// Says whether more operations follow the next one at once: they share a doorbell.
+    ///
+    /// # Errors
+    /// The engine says no.
+    pub(crate) fn batch(&self, job: &Running, more: bool) -> Result<()> {
+        Ok(job.batch(self.id, more)?)
+    }
+
     /// What comes after is behind what came before.
     ///
     /// # Errors

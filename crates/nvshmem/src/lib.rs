@@ -10,6 +10,7 @@ mod fetches;
 mod lane;
 mod memory;
 mod mesh;
+mod own_stack;
 mod plugin;
 mod settings;
 

@@ -2,18 +2,20 @@
 //! writes what was fetched. Called by `abi`; registers with the engine.
 
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use trunkline_choose::Running;
 use trunkline_engine::rma::{Cells, HeapMemory, Local, RmaError};
+use trunkline_fabric::Level;
 use trunkline_mem::gpu::{Copies, Export, Gdr, Gpu, Gpus, Mapping, PointerKind};
-use trunkline_mem::{Kind, Memory};
+use trunkline_mem::{Kind, MappedMemory, Memory, fence_mapped_stores};
 use trunkline_proto::limits::RMA_HEAPS_MAX;
 use trunkline_proto::wire::memory_handle::{MemoryHandle, Registered};
 use trunkline_proto::wire::rma::word::Width;
 
 use crate::error::{CallError, Result};
+use crate::plugin::Log;
 
 /// Bytes of a lane's stage.
 pub(crate) const STAGE: u64 = 64 << 10;
@@ -34,8 +36,10 @@ pub(crate) struct Ways {
 /// How the CPU comes by words of it.
 #[derive(Clone, Debug)]
 enum View {
-    /// It touches them: memory of the host, or a mapping.
+    /// It touches them: memory of the host.
     Touched(Memory),
+    /// It has them mapped write-combined.
+    Mapped(MappedMemory),
     /// Somebody copies them.
     Copied(Arc<dyn Cells>),
 }
@@ -48,7 +52,8 @@ pub(crate) struct Place {
 }
 
 impl Place {
-    /// Writes a word at so many bytes from there, after what was written before. Whether there is such a word.
+    /// Writes a word at so many bytes from there. It may be seen before what was written since the last [`Place::publish`]. Whether there is
+    /// such a word.
     pub(crate) fn store(&self, at: u64, width: Width, value: u64) -> bool {
         let offset = self.offset + at;
         match (&self.view, width) {
@@ -56,8 +61,25 @@ impl Place {
             (View::Touched(memory), Width::Four) => {
                 memory.half(offset).map(|half| half.store((value as u32).to_le(), Ordering::Release)).is_ok()
             }
+            (View::Mapped(mapped), Width::Eight) => mapped.store(offset, value).is_ok(),
+            (View::Mapped(mapped), Width::Four) => mapped.store_half(offset, value as u32).is_ok(),
             (View::Copied(cells), width) => cells.store(offset, width, value),
         }
+    }
+
+    /// Makes what was written visible, before anything that is written later.
+    pub(crate) fn publish(&self) {
+        match &self.view {
+            View::Mapped(mapped) => mapped.fence(),
+            // Stores to memory of the host keep their order, and a copy is waited for.
+            View::Touched(_) | View::Copied(_) => {}
+        }
+    }
+
+    /// A place in memory that is mapped write-combined.
+    #[cfg(test)]
+    pub(crate) fn in_mapping(mapped: MappedMemory, offset: u64) -> Self {
+        Self { view: View::Mapped(mapped), offset }
     }
 }
 
@@ -72,6 +94,12 @@ pub(crate) struct Memories {
     /// How many there were so far.
     uses: AtomicU32,
     stages: Memory,
+    /// A NIC that is software works on a mapping.
+    works_on_mappings: AtomicBool,
+    log: Log,
+    /// The user was warned that the driver copies words, and that copies of the user's may be late.
+    warned_of_copies: AtomicBool,
+    warned_of_late_copies: AtomicBool,
 }
 
 /// A number, and what is registered under it.
@@ -99,7 +127,7 @@ impl Memories {
     ///
     /// # Errors
     /// The engine cannot register them.
-    pub(crate) fn new(job: &Running, gpus: Gpus, ways: Ways) -> Result<Self> {
+    pub(crate) fn new(job: &Running, gpus: Gpus, ways: Ways, log: Log) -> Result<Self> {
         let stages = Memory::heap(2 * STAGE as usize);
         let number = job.add_heap(stages.clone())?;
         debug_assert_eq!(number, STAGES, "the first one");
@@ -109,7 +137,20 @@ impl Memories {
             (false, true) => Gdr::open().map(Arc::new).map_err(|missing| missing.to_string()),
         };
         let known = std::iter::repeat_with(Entry::default).take(RMA_HEAPS_MAX).collect();
-        Ok(Self { gpus, ways, gdr, known, uses: AtomicU32::new(0), stages })
+        let (uses, [warned_of_copies, warned_of_late_copies]) = (AtomicU32::new(0), Default::default());
+        let works_on_mappings = AtomicBool::new(false);
+        Ok(Self {
+            gpus,
+            ways,
+            gdr,
+            known,
+            uses,
+            stages,
+            works_on_mappings,
+            log,
+            warned_of_copies,
+            warned_of_late_copies,
+        })
     }
 
     /// The stage of a lane, and where it is.
@@ -178,16 +219,19 @@ impl Memories {
         memory: Memory,
     ) -> Result<(HeapMemory, View)> {
         // Else a NIC may send what a copy of the user's has not written yet.
-        gpu.sync_copies(addr)?;
+        if !gpu.sync_copies(addr)? {
+            self.warn_once(&self.warned_of_late_copies, || LATE_COPIES.to_owned());
+        }
         let mapped = match &self.gdr {
             Ok(gdr) => gdr.map(addr, len).map_err(|error| error.to_string()),
             Err(why) => Err(why.clone()),
         };
         if !self.ways.nic {
-            // The NIC is software: for it the mapping is memory of the host.
+            // The NIC is software: it copies from and to the mapping.
             let nic = "no NIC in use reaches it";
             let mapped = mapped.map_err(|mapping| CallError::NoWay { nic, mapping })?;
-            return Ok((mapped.clone().into(), View::Touched(mapped)));
+            self.works_on_mappings.store(true, Ordering::Relaxed);
+            return Ok((mapped.to_memory().into(), View::Mapped(mapped)));
         }
         if crate::planted("nvshmem-writes-where-it-is") {
             return Ok((memory.clone().into(), View::Touched(memory)));
@@ -196,15 +240,32 @@ impl Memories {
         let exported = if exports { exported(gpu, addr, len)? } else { None };
         let (cells, view): (Arc<dyn Cells>, _) = match mapped {
             Ok(mapped) => {
-                let view = View::Touched(mapped.clone());
-                (Arc::new(Mapped(mapped)), view)
+                let view = View::Mapped(mapped.clone());
+                (Arc::new(mapped), view)
             }
-            Err(_) => {
+            Err(cause) => {
+                self.warn_once(&self.warned_of_copies, || slow_words(&cause));
                 let copies: Arc<dyn Cells> = Arc::new(Copied { copies: gpu.copies(device)?, addr });
                 (Arc::clone(&copies), View::Copied(copies))
             }
         };
         Ok((HeapMemory { memory, exported, cells: Some(cells) }, view))
+    }
+
+    /// Makes what a NIC that is software wrote to mappings in calls of this thread visible to the GPU: providers of libfabric know nothing of
+    /// fences.
+    #[inline]
+    pub(crate) fn publish_gets(&self) {
+        if self.works_on_mappings.load(Ordering::Relaxed) {
+            fence_mapped_stores();
+        }
+    }
+
+    /// Logs a warning, of each kind one per process.
+    fn warn_once(&self, was_warned: &AtomicBool, text: impl FnOnce() -> String) {
+        if !was_warned.swap(true, Ordering::Relaxed) && !crate::planted("nvshmem-falls-back-silently") {
+            self.log.line(Level::Warn, &text());
+        }
     }
 
     /// Bytes of this PE that a handle of its own names.
@@ -245,31 +306,26 @@ impl Memories {
 
 const GONE: CallError = CallError::Argument("memory of this PE is not registered any more");
 
+/// What the user is told where copies of the user's may end late.
+const LATE_COPIES: &str = "the driver refuses synchronous memory operations (CU_POINTER_ATTRIBUTE_SYNC_MEMOPS) for memory of the heap, as for all that \
+     cuMemCreate made: a NIC may send what a cudaMemcpy or cudaMemset has not written yet. Wait for the stream before you send, or set the flag \
+     CU_CTX_SYNC_MEMOPS of the context by cuCtxSetFlags (CUDA 12.1)";
+
+/// What the user is told where words of a GPU's memory are copied.
+fn slow_words(cause: &str) -> String {
+    format!(
+        "GDRCopy does not map the heap ({cause}), so atomics, signals and fetched values go by copies of CUDA's driver, ten microseconds or more \
+         each. Install GDRCopy's library and load its module gdrdrv; where it lacks room, BAR1 is smaller than the heap (nvidia-smi -q -d \
+         MEMORY): enable Resizable BAR in the firmware, or make the heap smaller (NVSHMEM_SYMMETRIC_SIZE)"
+    )
+}
+
 /// Memory as a dma-buf, unless its driver does not export it.
 fn exported(gpu: &Gpu, addr: usize, len: usize) -> Result<Option<(Arc<OwnedFd>, u64)>> {
     Ok(match gpu.export(addr, len, Mapping::Any)? {
         Export::Given(given) => Some((Arc::new(given.fd), given.offset)),
         Export::Refused(_) => None,
     })
-}
-
-/// Words of a mapping.
-#[derive(Debug)]
-struct Mapped(Memory);
-
-impl Cells for Mapped {
-    fn load(&self, offset: u64, width: Width) -> Option<u64> {
-        match width {
-            Width::Eight => self.0.load(offset).ok(),
-            Width::Four => {
-                self.0.half(offset).ok().map(|half| u32::from_le(half.load(Ordering::Acquire)).into())
-            }
-        }
-    }
-
-    fn store(&self, offset: u64, width: Width, value: u64) -> bool {
-        Place { view: View::Touched(self.0.clone()), offset }.store(0, width, value)
-    }
 }
 
 /// Words that the driver copies: where there is no mapping.

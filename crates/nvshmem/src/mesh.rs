@@ -12,6 +12,7 @@ use trunkline_proto::wire::memory_handle::{MEMORY_HANDLE_BYTES, MemoryHandle, Re
 use crate::error::{CallError, Result};
 use crate::lane::Lane;
 use crate::memory::{Memories, Ways};
+use crate::plugin::Log;
 
 /// The bytes of a handle.
 pub(crate) type Handle = [u8; MEMORY_HANDLE_BYTES];
@@ -34,9 +35,9 @@ impl Mesh {
     ///
     /// # Errors
     /// The engine has no room for two lanes.
-    pub(crate) fn new(job: Running, size: usize, gpus: Gpus, ways: Ways) -> Result<Self> {
+    pub(crate) fn new(job: Running, size: usize, gpus: Gpus, ways: Ways, log: Log) -> Result<Self> {
         let unseen = job.works_unseen();
-        let memories = Memories::new(&job, gpus, ways)?;
+        let memories = Memories::new(&job, gpus, ways, log)?;
         let (host, proxy) =
             (Lane::new(&job, unseen, memories.stage(0))?, Lane::new(&job, unseen, memories.stage(1))?);
         let known = (0..size).map(|_| OnceLock::new()).collect();

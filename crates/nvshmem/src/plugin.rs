@@ -95,6 +95,11 @@ impl Plugin {
         })
     }
 
+    /// Whether NVSHMEM is to say which operations follow each other at once.
+    pub(crate) fn takes_batch_hints(&self) -> bool {
+        self.settings.batches
+    }
+
     /// All PEs, once they are connected.
     ///
     /// # Errors
@@ -149,7 +154,7 @@ impl Plugin {
             other => other.into(),
         })?;
         let ways = Ways { nic: reaches, dmabuf: dmabufs, gdrcopy: self.settings.gdrcopy };
-        let mesh = Mesh::new(job, size, gpus, ways)?;
+        let mesh = Mesh::new(job, size, gpus, ways, self.log.clone())?;
         self.mesh.set(mesh).map_err(|_| CallError::Connected)
     }
 

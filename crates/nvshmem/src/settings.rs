@@ -17,6 +17,8 @@ pub(crate) struct Settings {
     pub(crate) nics_max: usize,
     /// `NVSHMEM_DISABLE_GDRCOPY`, turned around.
     pub(crate) gdrcopy: bool,
+    /// `NVSHMEM_LIBFABRIC_DISABLE_BATCH_RMA`, turned around.
+    pub(crate) batches: bool,
     /// `NVSHMEM_DEBUG` asks for more than warnings, and `NVSHMEM_DEBUG_SUBSYS` leaves transports in.
     pub(crate) debug: bool,
     /// Parameters of Trunkline that follow from NVSHMEM's.
@@ -34,11 +36,6 @@ const REFUSED: &[(&str, &str)] = &[
     ("NVSHMEM_SRQ_DEPTH", "there is no shared receive queue"),
     ("NVSHMEM_DISABLE_IB_NATIVE_ATOMICS", "see TRUNKLINE_ATOMICS"),
     ("NVSHMEM_LIBFABRIC_SIGNAL_WAIT_SPIN_COUNT", "there is no thread for signals: who serves applies them"),
-    (
-        "NVSHMEM_LIBFABRIC_DISABLE_BATCH_RMA",
-        "no hints for batches are asked for, so none are there to disable",
-    ),
-    ("NVSHMEM_TRANSPORT_BATCH_MAX_OPS", "no hints for batches are asked for; see TRUNKLINE_PROGRESS_BATCH"),
     (
         "NVSHMEM_DISABLE_LIBFABRIC_EFA_DIRECT",
         "name the provider by TRUNKLINE_FABRIC, as ofi:efa or ofi:efa-direct",
@@ -107,6 +104,7 @@ impl Settings {
         Ok(Self {
             nics_max: nics_max.unwrap_or(NICS),
             gdrcopy: !switch(variable("NVSHMEM_DISABLE_GDRCOPY")),
+            batches: !switch(variable("NVSHMEM_LIBFABRIC_DISABLE_BATCH_RMA")),
             debug: loud && concerns_transports(variable("NVSHMEM_DEBUG_SUBSYS")),
             defaults,
             refused,
@@ -127,6 +125,7 @@ mod tests {
     fn nothing_said_is_what_nvshmem_does() {
         let settings = read(&[]).unwrap();
         assert_eq!((settings.nics_max, settings.gdrcopy, settings.debug), (16, true, false));
+        assert!(settings.batches);
         assert_eq!(settings.defaults, [("TRUNKLINE_ATOMICS", "owner".to_owned())]);
         assert!(settings.refused.is_empty());
     }
@@ -153,6 +152,8 @@ mod tests {
             [("0", true), ("no", true), ("False", true), ("1", false), ("", false), ("y", false)]
         {
             assert_eq!(read(&[("NVSHMEM_DISABLE_GDRCOPY", value)]).unwrap().gdrcopy, off, "{value:?}");
+            let batches = read(&[("NVSHMEM_LIBFABRIC_DISABLE_BATCH_RMA", value)]).unwrap().batches;
+            assert_eq!(batches, off, "{value:?}");
         }
         assert_eq!(read(&[("NVSHMEM_LIBFABRIC_MAX_NIC_PER_PE", "2")]).unwrap().nics_max, 2);
         for wrong in ["0", "-1", "many", "", "1025"] {

@@ -145,7 +145,7 @@ fn every_member_is_where_a_compiler_of_cxx_has_it() {
     use trunkline_sys::nvshmem::v6;
     let six = [
         layout!(v6::AmoVerb as "amo_verb": is_float as "is_float"),
-        layout!(v6::Transport as "transport": hints as "ops.hints"),
+        layout!(v6::Transport as "transport": batch_hint as "ops.batch_hint"),
     ];
     let four = common_layouts() + &transport!(v4);
     compiles(4, &four).unwrap();
@@ -251,6 +251,16 @@ fn signals_come_after_data_and_fences_order() {
 }
 
 #[test]
+fn hints_of_batches_lose_nothing() {
+    passes(6, "batches", &ALL);
+    passes(
+        6,
+        "batches",
+        &[(&[("TRUNKLINE_FABRIC", "soft:tcp"), ("NVSHMEM_LIBFABRIC_DISABLE_BATCH_RMA", "1")], 2)],
+    );
+}
+
+#[test]
 fn memory_is_added_while_the_proxy_works_and_given_back() {
     passes(4, "growth", &ALL);
     passes(6, "growth", &[(AUTO, 4)]);
@@ -334,8 +344,6 @@ fn variables_are_honoured_or_refused() {
         ("TRUNKLINE_FABRIC", "soft"),
         ("TRUNKLINE_SOFT_NICS", "6"),
         ("NVSHMEM_LIBFABRIC_MAX_NIC_PER_PE", "6"),
-        ("NVSHMEM_LIBFABRIC_DISABLE_BATCH_RMA", "1"),
-        ("NVSHMEM_TRANSPORT_BATCH_MAX_OPS", "32"),
         ("NVSHMEM_DISABLE_LIBFABRIC_EFA_DIRECT", "1"),
         ("NVSHMEM_DEBUG", "INFO"),
     ];
@@ -345,9 +353,7 @@ fn variables_are_honoured_or_refused() {
         "{said}"
     );
     assert!(said.contains("over soft, soft5+soft4+soft3+soft2, "), "{said}");
-    for name in ["LIBFABRIC_DISABLE_BATCH_RMA", "TRANSPORT_BATCH_MAX_OPS", "DISABLE_LIBFABRIC_EFA_DIRECT"] {
-        assert!(said.contains(&format!("NVSHMEM_{name} does nothing here: ")), "{name}: {said}");
-    }
+    assert!(said.contains("NVSHMEM_DISABLE_LIBFABRIC_EFA_DIRECT does nothing here: "), "{said}");
 }
 
 /// A host with a NIC that is not used: a folder in place of `/` shows it.
@@ -383,6 +389,15 @@ fn heaps_on_a_gpu_go_over_any_network_by_a_mapping() {
     for scenario in ["moves", "atomics", "signals"] {
         passes(4, scenario, &[(gpu!("soft:tcp"), 2), (gpu!("soft"), 3), (gpu!("ofi:tcp"), 2)]);
     }
+    // The software NIC moves bytes by GDRCopy's copies: both ways, and what the network carries in pieces.
+    passes(
+        4,
+        "moves",
+        &[
+            (gpu!("soft:tcp", "HARNESS_COPIED" = "1000000"), 2),
+            (gpu!("soft", "HARNESS_COPIED" = "1000000"), 2),
+        ],
+    );
     for (why, way) in [
         ("NVSHMEM_DISABLE_GDRCOPY is set", gpu!("soft", "NVSHMEM_DISABLE_GDRCOPY" = "1")),
         ("the kernel module gdrdrv is not loaded", gpu!("soft", "FAKE_GDR_GONE" = "1")),
@@ -425,6 +440,50 @@ fn heaps_on_a_gpu_that_nics_reach_are_theirs() {
         passes(6, scenario, &[(without, 2)]);
     }
     passes(4, "atomics", &[(strict!("NVSHMEM_DISABLE_GDRCOPY" = "1", "HARNESS_COPIES" = "1"), 2)]);
+}
+
+/// A kernel of the application runs until the proxy has done what it asks for: nothing that the proxy calls may wait for it.
+#[test]
+fn the_proxy_waits_for_no_kernel() {
+    passes(6, "kernels", &[(gpu!("soft:tcp"), 2)]);
+    if !ofi() {
+        return;
+    }
+    macro_rules! strict {
+        ($($name:literal = $value:literal),*) => {
+            gpu!("ofi:strict", "FI_PROVIDER" = "strict", "FI_STRICT_HMEM" = "1", "FI_STRICT_ABORT" = "1", "HARNESS_FLUSH" = "1" $(, $name = $value)*)
+        };
+    }
+    passes(6, "kernels", &[(strict!("FAKE_GDR_GONE" = "1", "HARNESS_COPIES" = "1"), 2), (strict!(), 2)]);
+}
+
+/// Whoever falls back says so once for each process, with the cause and what helps.
+#[test]
+fn falling_back_to_copies_logs_its_cause() {
+    if !ofi() {
+        return;
+    }
+    macro_rules! strict {
+        ($($name:literal = $value:literal),*) => {
+            gpu!("ofi:strict", "FI_PROVIDER" = "strict", "FI_STRICT_HMEM" = "1", "HARNESS_FLUSH" = "1", "NVSHMEM_DEBUG" = "INFO" $(, $name = $value)*)
+        };
+    }
+    let count = |said: &str, text: &str| said.matches(text).count();
+    let slow = "GDRCopy does not map the heap (";
+    for (cause, way) in [
+        ("gdr_map failed with 12: Cannot allocate memory", strict!("FAKE_GDR_SMALL" = "1")),
+        ("the kernel module gdrdrv is not loaded", strict!("FAKE_GDR_GONE" = "1")),
+        ("NVSHMEM_DISABLE_GDRCOPY is set", strict!("NVSHMEM_DISABLE_GDRCOPY" = "1")),
+    ] {
+        let said = passes(6, "atomics", &[(way, 2)]);
+        let processes = count(&said, "as NVSHMEM transport: ");
+        assert!(processes >= 2 && said.contains(cause) && said.contains("Resizable BAR"), "{cause}: {said}");
+        assert_eq!(count(&said, slow), processes, "{cause}: {said}");
+    }
+    let said = passes(6, "moves", &[(strict!("FAKE_CUDA_REFUSES_SYNC" = "1"), 2)]);
+    assert_eq!(count(&said, slow), 0, "{said}");
+    assert_eq!(count(&said, "refuses synchronous memory"), count(&said, "as NVSHMEM transport: "), "{said}");
+    assert!(said.contains("CU_CTX_SYNC_MEMOPS"), "{said}");
 }
 
 /// Where NICs take dma-bufs: each registration is one. The NIC is one of RDMA devices that are none, which are wired inside one process: one PE, whose

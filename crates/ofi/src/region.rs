@@ -443,7 +443,8 @@ fn check(domain: &Domain, wanted: &Wanted<'_>) -> Result<(), RegisterError> {
     if granted.raw_keys {
         return Err(RegisterError::RawKeys);
     }
-    if (wanted.memory.kind() == Kind::Host) != (wanted.iface == Iface::Host) {
+    let is_touched = matches!(wanted.memory.kind(), Kind::Host | Kind::Mapped);
+    if is_touched != (wanted.iface == Iface::Host) {
         return Err(RegisterError::Reach(
             "it is called the host's and is a device's, or the other way round",
         ));

@@ -54,7 +54,7 @@ impl Held {
         };
         if let Some(place) = place {
             // SAFETY: looked up just now, inside the caller's guard.
-            unsafe { copy::bytes(place.at, bytes.as_ptr(), bytes.len()) };
+            unsafe { table.copy_in(place, bytes.as_ptr(), bytes.len(), false) };
         }
         true
     }

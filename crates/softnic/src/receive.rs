@@ -1,11 +1,8 @@
 //! The responder: executes the peer's records against this side's memory, after checking everything they name. Called
 //! by `poll`, inside the rail's guard.
 
-use std::sync::atomic::Ordering;
-
 use trunkline_fabric::{Done, Status};
 
-use crate::copy;
 use crate::error::{Nak, Planted};
 use crate::hold::Target;
 use crate::job::{Body, Job, Kind};
@@ -296,10 +293,7 @@ impl Qp {
             return Err(Nak::Access.into());
         }
         // SAFETY: eight registered, aligned bytes, looked up inside the guard.
-        let word = unsafe { std::sync::atomic::AtomicU64::from_ptr(place.at.cast()) };
-        let old = word
-            .fetch_update(Ordering::AcqRel, Ordering::Acquire, |old| new(u64::from_le(old)).map(u64::to_le))
-            .unwrap_or_else(|same| same);
+        let old = unsafe { env.table().update(place, new) };
         let mut job = Job::new(Kind::Reply { id, at: self.position() }, 0);
         job.hold(&old.to_ne_bytes());
         self.replies.push(job);
@@ -373,13 +367,9 @@ impl Qp {
         let from = self.find(env, here, payload)?;
         let len = payload.len() as usize;
         let apart = matches!(payload, Payload::Inline { .. } | Payload::Streamed { .. });
-        if apart && len <= INLINE {
-            // SAFETY: bytes of a slot or an inbox, as many as the record says; the target was looked up inside the guard.
-            unsafe { copy::words(place.at, from, len) };
-        } else {
-            // SAFETY: `find` checked the source and the caller the target, inside the guard.
-            unsafe { copy::bytes(place.at, from, len) };
-        }
+        // SAFETY: bytes of a slot or an inbox, as many as the record says, or `find` checked the source; the caller looked the target up inside
+        // the guard.
+        unsafe { env.table().copy_in(place, from, len, apart && len <= INLINE) };
         Ok(())
     }
 

@@ -11,8 +11,9 @@ use std::time::Duration;
 use trunkline_fabric::{
     Access, DeregisterError, Keys, LocalKey, Purpose, RegisterError, Registrar, RemoteKey,
 };
-use trunkline_mem::{Kind, Memory};
+use trunkline_mem::{Kind, MappedMemory, Memory};
 
+use crate::copy;
 use crate::error::Planted;
 use crate::nic::{NicState, Shared};
 
@@ -28,11 +29,16 @@ pub(crate) mod right {
     pub(crate) const RELAXED: u32 = 8;
     /// Not a right: system calls of other processes can reach it.
     pub(crate) const DIRECT: u32 = 16;
+    /// Not a right: the bytes are mapped write-combined, and are reached by [`Table::copy_in`](super::Table::copy_in) and its like alone.
+    pub(crate) const MAPPED: u32 = 32;
 }
 
 /// Keys of retired regions that a NIC keeps; of more, the oldest means nothing any more. Twice what the receives of 128
 /// connections can name at once, 32 of 8 buffers each.
 const RETIRED_MAX: usize = 65_536;
+
+/// Bytes of a mapping that are copied at once.
+const PIECE: usize = 4096;
 
 /// One region. The keys are published last and withdrawn first; the rest changes only while both are 0 and no guard
 /// that saw them is held.
@@ -186,6 +192,95 @@ impl Table {
         Ok(Keys { local: LocalKey(local), remote: RemoteKey(remote), remote_base: base })
     }
 
+    /// The bytes from a place on, if they are mapped write-combined. Call inside a guard.
+    #[cold]
+    fn mapping(&self, place: Place, len: usize) -> Option<MappedMemory> {
+        let live = self.live.lock().unwrap_or_else(PoisonError::into_inner);
+        live.regions.values().find_map(|(_, memory)| {
+            let offset = place.at.addr().checked_sub(memory.addr())? as u64;
+            let part = memory.mapped()?.part(offset, len as u64);
+            part.ok()
+        })
+    }
+
+    /// Copies bytes to a place; aligned words of a few bytes whole, if `whole`. Call inside a guard.
+    ///
+    /// # Safety
+    /// `from` is readable for `len` bytes, and the place was looked up for as many.
+    #[inline]
+    pub(crate) unsafe fn copy_in(&self, place: Place, from: *const u8, len: usize, whole: bool) {
+        if place.rights & right::MAPPED != 0 {
+            // SAFETY: the caller's promise.
+            return unsafe { self.copy_in_mapped(place, from, len) };
+        }
+        if whole {
+            // SAFETY: the caller's promise.
+            unsafe { copy::words(place.at, from, len) };
+        } else {
+            // SAFETY: the caller's promise.
+            unsafe { copy::bytes(place.at, from, len) };
+        }
+    }
+
+    /// # Safety
+    /// As [`Table::copy_in`].
+    #[cold]
+    unsafe fn copy_in_mapped(&self, place: Place, from: *const u8, len: usize) {
+        let Some(mapped) = self.mapping(place, len) else { return };
+        let mut buffer = [0; PIECE];
+        for at in (0..len).step_by(PIECE) {
+            let piece = &mut buffer[..PIECE.min(len - at)];
+            // SAFETY: inside the caller's bytes. Another process may write them meanwhile, so they are copied before they are looked at.
+            unsafe { copy::bytes(piece.as_mut_ptr(), from.wrapping_add(at), piece.len()) };
+            // It has as many bytes.
+            let _ = mapped.copy_to(at as u64, piece);
+        }
+    }
+
+    /// Copies bytes from a place. Call inside a guard.
+    ///
+    /// # Safety
+    /// `to` is writable for `len` bytes, and the place was looked up for as many.
+    #[inline]
+    pub(crate) unsafe fn copy_out(&self, place: Place, to: *mut u8, len: usize) {
+        if place.rights & right::MAPPED != 0 {
+            // SAFETY: the caller's promise.
+            return unsafe { self.copy_out_mapped(place, to, len) };
+        }
+        // SAFETY: the caller's promise.
+        unsafe { copy::bytes(to, place.at, len) };
+    }
+
+    /// # Safety
+    /// As [`Table::copy_out`].
+    #[cold]
+    unsafe fn copy_out_mapped(&self, place: Place, to: *mut u8, len: usize) {
+        let Some(mapped) = self.mapping(place, len) else { return };
+        let mut buffer = [0; PIECE];
+        for at in (0..len).step_by(PIECE) {
+            let piece = &mut buffer[..PIECE.min(len - at)];
+            // It has as many bytes.
+            let _ = mapped.copy_from(at as u64, piece);
+            // SAFETY: inside the caller's bytes.
+            unsafe { copy::bytes(to.wrapping_add(at), piece.as_ptr(), piece.len()) };
+        }
+    }
+
+    /// Changes the aligned word at a place as `f` says, if it says anything; what it was. Call inside a guard.
+    ///
+    /// # Safety
+    /// The place was looked up for 8 bytes, and is aligned.
+    pub(crate) unsafe fn update(&self, place: Place, f: impl Fn(u64) -> Option<u64>) -> u64 {
+        if place.rights & right::MAPPED != 0 {
+            let old = self.mapping(place, 8).and_then(|mapped| mapped.update(0, f).ok());
+            return old.unwrap_or(0).to_le();
+        }
+        // SAFETY: the caller's promise.
+        let word = unsafe { AtomicU64::from_ptr(place.at.cast()) };
+        let change = |old| f(u64::from_le(old)).map(u64::to_le);
+        word.fetch_update(Ordering::AcqRel, Ordering::Acquire, change).unwrap_or_else(|same| same)
+    }
+
     /// Regions in it.
     pub(crate) fn len(&self) -> usize {
         self.live.lock().unwrap_or_else(PoisonError::into_inner).regions.len()
@@ -272,16 +367,18 @@ impl SoftRegistrar {
 
 impl Registrar for SoftRegistrar {
     fn register(&self, memory: &Memory, access: Access, purpose: Purpose) -> Result<Keys, RegisterError> {
-        if memory.kind() != Kind::Host {
+        if !matches!(memory.kind(), Kind::Host | Kind::Mapped) {
             return Err(RegisterError::Kind(memory.kind()));
         }
+        let is_mapped = memory.kind() == Kind::Mapped && !Planted::named("soft-touches-mappings").is_on();
         self.shared.end_abandoned(self.nic);
         let bit = |on: bool, bit: u32| if on { bit } else { 0 };
         let rights = bit(access.write, right::WRITE)
             | bit(access.read, right::READ)
             | bit(access.atomic, right::ATOMIC)
             | bit(purpose == Purpose::Data, right::RELAXED)
-            | bit(self.reachable(memory), right::DIRECT);
+            | bit(!is_mapped && self.reachable(memory), right::DIRECT)
+            | bit(is_mapped, right::MAPPED);
         self.shared.nics[self.nic].table.insert(memory, rights)
     }
 

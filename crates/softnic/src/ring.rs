@@ -7,7 +7,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::book::Pins;
-use crate::copy;
 use crate::error::Planted;
 use crate::record::{INLINE, INLINE_AT, Record, WORDS};
 use crate::segment::{SLOT, Segment, reader, writer};
@@ -222,15 +221,11 @@ impl Producer {
         (self.farthest, self.emptied) = (0, self.head);
     }
 
-    /// Copies `len` bytes into room that [`Producer::stage`] found.
-    ///
-    /// # Safety
-    /// `from` is readable for `len` bytes.
+    /// Has `copy` put `len` bytes into room that [`Producer::stage`] found.
     #[inline]
-    pub(crate) unsafe fn fill(&mut self, offset: u32, from: *const u8, len: u32) {
+    pub(crate) fn fill_by(&mut self, offset: u32, len: u32, copy: impl FnOnce(*mut u8)) {
         if let Some(to) = self.segment.payload(offset, len) {
-            // SAFETY: `payload` checked the room; the caller vouches for the source.
-            unsafe { copy::bytes(to.as_ptr(), from, len as usize) };
+            copy(to.as_ptr());
         }
         let padded = u64::from(len).next_multiple_of(LINE);
         self.staged = self.staged.wrapping_add(padded);
@@ -489,7 +484,8 @@ mod tests {
             let (offset, len) = self.tx.stage(want)?;
             let bytes = vec![value; len as usize];
             // SAFETY: that many bytes.
-            unsafe { self.tx.fill(offset, bytes.as_ptr(), len) };
+            self.tx
+                .fill_by(offset, len, |to| unsafe { crate::copy::bytes(to, bytes.as_ptr(), len as usize) });
             let (verb, payload) = (Verb::Send { offset: 0 }, Payload::Staged { offset, len });
             self.tx.push(&Record { verb, payload, last: true, awaited: false, imm: None });
             self.sent.push_back((offset, bytes));

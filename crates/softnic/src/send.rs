@@ -80,7 +80,7 @@ pub(crate) fn transmit(
             continue;
         }
         let step = match (manner.wire, job.body) {
-            (Wire::Mem, Body::Local { key, offset }) => {
+            (Wire::Mem, Body::Local { key, offset }) if !is_mapped(env, key) => {
                 let len = left.min(PLACE);
                 let offset = offset + (job.sent - prefix);
                 // This side's keys mean something to the peer: both are in one fabric.
@@ -139,8 +139,8 @@ fn stage(tx: &mut Producer, env: &Env<'_>, manner: Manner, job: &mut Job, left: 
     let from = source(env, job, u64::from(len)).ok_or(Step::Bad)?;
     let last = u64::from(len) == left;
     if !(last && tx.drops_last()) {
-        // SAFETY: `source` found the bytes registered, and the caller holds the guard.
-        unsafe { tx.fill(offset, from.at, len) };
+        // SAFETY: `source` found the bytes registered, and the caller holds the guard; there is room for as many.
+        tx.fill_by(offset, len, |to| unsafe { env.table().copy_out(from, to, len as usize) });
     }
     tx.push(&record(job, Payload::Staged { offset, len }, last));
     advance(job, u64::from(len));
@@ -169,13 +169,19 @@ fn finish_inline(tx: &mut Producer, env: &Env<'_>, job: &mut Job) -> bool {
         let Some(place) = source(env, job, (left - held) as u64) else { return false };
         let to = gathered[held..].as_mut_ptr();
         // SAFETY: `source` found the bytes registered, and `left <= INLINE`.
-        unsafe { std::ptr::copy_nonoverlapping(place.at, to, left - held) };
+        unsafe { env.table().copy_out(place, to, left - held) };
         // SAFETY: `left` bytes were gathered.
         unsafe { tx.push_inline(&record, gathered.as_ptr(), left) };
     }
     job.sent = job.total;
     job.started = true;
     true
+}
+
+/// Whether a region of this side is mapped write-combined, so that its bytes are copied before they are named.
+#[inline]
+fn is_mapped(env: &Env<'_>, key: u64) -> bool {
+    env.table().local(key, 0, 0).is_some_and(|place| place.rights & right::MAPPED != 0)
 }
 
 /// The next `len` bytes of a job's body.

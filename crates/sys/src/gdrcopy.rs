@@ -57,6 +57,11 @@ pub type Map = unsafe extern "C" fn(*mut Open, Pinned, *mut *mut c_void, usize) 
 /// `gdr_unmap`.
 pub type Unmap = unsafe extern "C" fn(*mut Open, Pinned, *mut c_void, usize) -> c_int;
 
+/// `gdr_copy_to_mapping`: mapping, where to in it, where from, bytes.
+pub type CopyToMapping = unsafe extern "C" fn(Pinned, *mut c_void, *const c_void, usize) -> c_int;
+/// `gdr_copy_from_mapping`: mapping, where to, where from in it, bytes.
+pub type CopyFromMapping = unsafe extern "C" fn(Pinned, *mut c_void, *const c_void, usize) -> c_int;
+
 /// The exported functions.
 #[derive(Clone, Copy)]
 pub struct Calls {
@@ -74,6 +79,10 @@ pub struct Calls {
     pub map: Map,
     /// And no more.
     pub unmap: Unmap,
+    /// Copies to a mapping.
+    pub copy_to_mapping: CopyToMapping,
+    /// Copies from a mapping.
+    pub copy_from_mapping: CopyFromMapping,
 }
 
 const _: () = {

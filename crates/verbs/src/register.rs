@@ -279,7 +279,9 @@ impl VerbsRegistrar {
 
 impl Registrar for VerbsRegistrar {
     fn register(&self, memory: &Memory, access: Access, purpose: Purpose) -> Result<Keys, RegisterError> {
-        let (of_device, reach) = (memory.kind() != Kind::Host, self.device.reach);
+        // What the CPU has mapped has an address in this process, by which the kernel may or may not find it.
+        let is_addressed = matches!(memory.kind(), Kind::Host | Kind::Mapped);
+        let (of_device, reach) = (!is_addressed, self.device.reach);
         if of_device && !reach.nvidia && !reach.amd {
             return Err(reach::no_peer_memory());
         }

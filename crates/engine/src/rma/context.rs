@@ -19,7 +19,7 @@ use trunkline_proto::wire::rma::{Message, Stream};
 
 use crate::params::Params;
 use crate::rma::error::{Lost, RmaError};
-use crate::rma::heap::{Heap, HeapMemory};
+use crate::rma::heap::{Heap, HeapMemory, RailRegistrars};
 use crate::rma::heaps::Heaps;
 use crate::rma::job::{Member, caps_of};
 use crate::rma::native::Native;
@@ -198,6 +198,10 @@ pub(super) struct Context<R: Rail> {
     pub(super) native: Option<Native>,
     /// Who hears of each operation's end, if anybody.
     pub(super) telling: Option<Telling>,
+    /// More operations follow at once: what is posted waits for the last one's doorbell.
+    pub(super) batches: bool,
+    /// Something that was posted waits for one.
+    pub(super) unrung: bool,
     /// How the last failure was called.
     pub(super) why: Status,
     pub(super) mutant: Mutant,
@@ -236,8 +240,9 @@ impl<R: Rail> Context<R> {
         now: Instant,
         &Params { mutant, progress_batch: batch, .. }: &Params,
     ) -> Result<Self, RmaError> {
+        let registrars = RailRegistrars::of(&rails);
         let register = |heap: &Option<HeapMemory>| {
-            heap.as_ref().map(|heap| Heap::new(&rails, heap, Access::LOCAL)).transpose()
+            heap.as_ref().map(|heap| Heap::new(&registrars, heap, Access::LOCAL)).transpose()
         };
         let learned = heaps.learned;
         let heaps = heaps.own.iter().map(register).collect::<Result<_, _>>()?;
@@ -275,6 +280,8 @@ impl<R: Rail> Context<R> {
             stirred: 0,
             native: None,
             telling: None,
+            batches: false,
+            unrung: false,
             why: Status::Ok,
             mutant,
         })
@@ -296,6 +303,8 @@ impl<R: Rail> Context<R> {
     /// Takes what has finished. Whether there was anything. Also with nothing under way: some networks make connections only while
     /// they are asked (libfabric's `ofi_rxm`).
     pub(super) fn progress(&mut self) -> bool {
+        // Nobody promises that a batch ends.
+        self.ring_all();
         let mut moved = self.raise();
         if self.starves {
             self.feed();

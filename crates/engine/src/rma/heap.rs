@@ -4,8 +4,8 @@ use std::fmt;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::Arc;
 
-use trunkline_fabric::{Access, Exported, Heap as Shared, Mr, Rail, RegisterError};
-use trunkline_mem::Memory;
+use trunkline_fabric::{Access, Exported, Heap as Shared, Mr, Rail, RegisterError, Registrar};
+use trunkline_mem::{MappedMemory, Memory};
 use trunkline_proto::wire::dial::Heap as Told;
 use trunkline_proto::wire::frame::Region;
 use trunkline_proto::wire::rma::word::{Width, Word};
@@ -16,8 +16,45 @@ pub trait Cells: fmt::Debug + Send + Sync {
     /// The word at `offset` bytes, which is inside and aligned; one of 4 bytes has none beyond. `None` if it cannot be had.
     fn load(&self, offset: u64, width: Width) -> Option<u64>;
 
-    /// Changes it. Whether it was.
+    /// Changes it, and makes that visible to the device. Whether it was.
     fn store(&self, offset: u64, width: Width, value: u64) -> bool;
+
+    /// Changes it as `f` says, if it says anything: what it was. Nobody else of this process changes it meanwhile.
+    fn update(&self, offset: u64, width: Width, f: &dyn Fn(u64) -> Option<u64>) -> Option<u64> {
+        let old = self.load(offset, width)?;
+        let is_stored = f(old).is_none_or(|new| self.store(offset, width, new));
+        is_stored.then_some(old)
+    }
+}
+
+/// Words that the CPU has mapped write-combined: loaded and stored by plain instructions, with a fence on either side of a store.
+impl Cells for MappedMemory {
+    fn load(&self, offset: u64, width: Width) -> Option<u64> {
+        match width {
+            Width::Eight => Self::load(self, offset).ok(),
+            Width::Four => self.load_half(offset).ok().map(u64::from),
+        }
+    }
+
+    fn store(&self, offset: u64, width: Width, value: u64) -> bool {
+        self.fence();
+        let stored = match width {
+            Width::Eight => Self::store(self, offset, value),
+            Width::Four => self.store_half(offset, value as u32),
+        };
+        self.fence();
+        stored.is_ok()
+    }
+
+    fn update(&self, offset: u64, width: Width, f: &dyn Fn(u64) -> Option<u64>) -> Option<u64> {
+        match width {
+            Width::Eight => Self::update(self, offset, f).ok(),
+            Width::Four => {
+                let f = |old: u32| f(old.into()).map(|new| new as u32);
+                self.update_half(offset, f).ok().map(u64::from)
+            }
+        }
+    }
 }
 
 /// Memory that becomes a heap.
@@ -45,24 +82,44 @@ pub(super) struct Heap {
     cells: Option<Arc<dyn Cells>>,
 }
 
+/// What registers memory on the rails of one lane: registration needs no lane, and may take long.
+pub(super) struct RailRegistrars {
+    /// By rail, with whether it takes dma-bufs.
+    all: Vec<(Arc<dyn Registrar>, bool)>,
+}
+
+impl RailRegistrars {
+    /// Those of these rails.
+    pub(super) fn of<R: Rail>(rails: &[R]) -> Self {
+        let of = |rail: &R| (Rail::registrar(rail), rail.caps().devices.dmabuf);
+        Self { all: rails.iter().map(of).collect() }
+    }
+}
+
 impl Heap {
-    /// Registers memory on each rail, with these rights for peers.
+    /// Registers memory on each rail, with these rights for peers. It is called without a lane, as NICs that reach GPUs ask the driver,
+    /// which may wait for a kernel.
     ///
     /// # Errors
     /// [`RegisterError`] names the limit or the system call.
-    pub(super) fn new<R: Rail>(rails: &[R], of: &HeapMemory, access: Access) -> Result<Self, RegisterError> {
-        let register = |rail: &R| {
-            let (registrar, memory) = (Rail::registrar(rail), of.memory.clone());
+    pub(super) fn new(
+        rails: &RailRegistrars,
+        of: &HeapMemory,
+        access: Access,
+    ) -> Result<Self, RegisterError> {
+        let register = |(registrar, takes_dmabufs): &(Arc<dyn Registrar>, bool)| {
+            let memory = of.memory.clone();
             match &of.exported {
-                Some((fd, offset)) if rail.caps().devices.dmabuf => {
+                Some((fd, offset)) if *takes_dmabufs => {
                     let exported = Exported { fd: fd.as_fd(), offset: *offset };
-                    Mr::register_exported(&registrar, memory, exported, access)
+                    Mr::register_exported(registrar, memory, exported, access)
                 }
-                _ => Mr::register(&registrar, memory, access),
+                _ => Mr::register(registrar, memory, access),
             }
         };
-        let mrs = rails.iter().map(register).collect::<Result<_, _>>()?;
-        Ok(Self { mrs, cells: of.cells.clone() })
+        let mrs = rails.all.iter().map(register).collect::<Result<_, _>>()?;
+        let mapped = || of.memory.mapped().map(|mapped| Arc::new(mapped) as Arc<dyn Cells>);
+        Ok(Self { mrs, cells: of.cells.clone().or_else(mapped) })
     }
 
     /// Its registration on a rail.
@@ -94,9 +151,7 @@ pub(super) fn update(heaps: &[Option<Heap>], word: Word, f: impl Fn(u64) -> Opti
     let memory = heap.memory()?;
     if let Some(cells) = &heap.cells {
         memory.checked(word.offset(), word.width().bytes()).ok()?;
-        let old = cells.load(word.offset(), word.width())?;
-        let stored = f(old).is_none_or(|new| cells.store(word.offset(), word.width(), new));
-        return stored.then_some(old);
+        return cells.update(word.offset(), word.width(), &f);
     }
     match word.width() {
         Width::Eight => memory.update(word.offset(), f).ok(),

@@ -9,7 +9,7 @@ use trunkline_proto::limits::RMA_HEAPS_MAX;
 use trunkline_proto::wire::dial::Heap as Told;
 
 use crate::rma::error::RmaError;
-use crate::rma::heap::{Heap, HeapMemory};
+use crate::rma::heap::{Heap, HeapMemory, RailRegistrars};
 use crate::rma::job::{Job, Member, UNMET};
 use crate::rma::place::Place;
 
@@ -27,7 +27,7 @@ impl<F: Fabric, H: Host> Job<F, H> {
     /// sixteen. So each member adds the same ones in the same order, and all have before any of them begins something; or else they
     /// tell each other ([`Job::told`], [`Job::learn`]).
     ///
-    /// Waits for threads that use a context right now, a turn each.
+    /// Waits for threads that use a context right now, a turn each. They go on while the memory is registered.
     ///
     /// # Errors
     /// [`RmaError::Register`], [`RmaError::Exhausted`]; then nothing is left of it.
@@ -39,25 +39,40 @@ impl<F: Fabric, H: Host> Job<F, H> {
         let at = heaps.own.iter().position(Option::is_none).unwrap_or(heaps.own.len());
         let exhausted = RmaError::Exhausted { what: "heaps", limit: RMA_HEAPS_MAX };
         let number = u8::try_from(at).map_err(|_| exhausted)?;
-        let served = {
-            let service = self.service.claim();
-            let service = service.as_ref().ok_or(UNMET)?;
-            Heap::new(service.rails(), &memory, Access::ALL)?
+        let rails = match self.service.claim().as_ref() {
+            Some(service) => RailRegistrars::of(service.rails()),
+            None => return Err(UNMET),
         };
-        let register = |place: &Place<F::Rail>| {
-            let mut slot = place.claim();
-            let Some(context) = slot.as_mut() else { return Ok(()) };
-            let heap = Heap::new(&context.rails, &memory, Access::LOCAL)?;
-            put_at(&mut context.heaps, at, Some(heap));
-            Ok(())
-        };
-        let registered = self.contexts.iter().filter_map(OnceLock::get).try_for_each(register);
+        let served = Heap::new(&rails, &memory, Access::ALL)?;
+        let places = self.contexts.iter().filter_map(OnceLock::get);
+        let registered = places.into_iter().try_for_each(|place| self.register_at(place, at, &memory));
         registered.inspect_err(|_: &RegisterError| self.forget_heap(number))?;
         if let Some(service) = self.service.claim().as_mut() {
             put_at(service.heaps_mut(), at, Some(served));
         }
         put_at(&mut heaps.own, at, Some(memory));
         Ok(number)
+    }
+
+    /// Registers a heap for the context of a place, if there is one, which goes on meanwhile.
+    fn register_at(
+        &self,
+        place: &Place<F::Rail>,
+        at: usize,
+        memory: &HeapMemory,
+    ) -> Result<(), RegisterError> {
+        let slot = place.claim();
+        let Some(rails) = slot.as_ref().map(|context| RailRegistrars::of(&context.rails)) else {
+            return Ok(());
+        };
+        let in_the_way = Some(slot).filter(|_| self.params.mutant.is("job-registers-in-the-way"));
+        let heap = Heap::new(&rails, memory, Access::LOCAL)?;
+        drop(in_the_way);
+        // No context ends before this returns, as `made` is held.
+        if let Some(context) = place.claim().as_mut() {
+            put_at(&mut context.heaps, at, Some(heap));
+        }
+        Ok(())
     }
 
     /// Removes a heap: nothing of it is registered any more, and its number is for another. All that anybody has begun on it must be
@@ -79,14 +94,13 @@ impl<F: Fabric, H: Host> Job<F, H> {
     /// Nobody uses a heap any more, neither for others nor for this process.
     fn forget_heap(&self, number: u8) {
         let at = usize::from(number);
-        if let Some(heap) = self.service.claim().as_mut().and_then(|service| service.heaps_mut().get_mut(at))
-        {
-            *heap = None;
-        }
+        let take = |heaps: &mut Vec<Option<Heap>>| heaps.get_mut(at).and_then(Option::take);
+        // Each is deregistered without a lane, too.
+        let served = self.service.claim().as_mut().and_then(|service| take(service.heaps_mut()));
+        drop(served);
         for place in self.contexts.iter().filter_map(OnceLock::get) {
-            if let Some(heap) = place.claim().as_mut().and_then(|context| context.heaps.get_mut(at)) {
-                *heap = None;
-            }
+            let heap = place.claim().as_mut().and_then(|context| take(&mut context.heaps));
+            drop(heap);
         }
     }
 

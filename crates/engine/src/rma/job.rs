@@ -349,6 +349,18 @@ impl<F: Fabric, H: Host> Job<F, H> {
         Ok(())
     }
 
+    /// Says whether more operations of a context follow at once (`true`), or the next one is the last of its batch (`false`, as in the
+    /// beginning). What is posted of a batch is given to the network with its last operation, or when anything goes on with the context:
+    /// one doorbell per NIC, where each operation has one otherwise.
+    ///
+    /// # Errors
+    /// [`RmaError::Unknown`] if there is no such context any more.
+    pub fn batch(&self, id: ContextId, more: bool) -> Result<(), RmaError> {
+        let batches = more && !self.params.mutant.is("job-ends-each-batch");
+        named(&mut self.place(id)?.claim(), id)?.batches = batches;
+        Ok(())
+    }
+
     /// Signals a member: a word of it changes, after all that this context has put there before. False means not yet.
     ///
     /// # Errors

@@ -183,9 +183,9 @@ impl<R: Rail> Context<R> {
             link.proofs.push_back(1);
             link.proving += 1;
         }
-        let (rail, wr_id) = (&mut self.rails[link.rail], if alone { PROOF } else { id.to_bits() });
-        match rail.post(link.link, wr_id, op, true) {
-            Ok(()) => rail.flush(),
+        let (rail_number, wr_id) = (link.rail, if alone { PROOF } else { id.to_bits() });
+        match self.rails[rail_number].post(link.link, wr_id, op, true) {
+            Ok(()) => self.ring(rail_number),
             // There was a credit: the link has ended, which its completions tell, too.
             Err(PostError::Busy) => self.fail(at, path, Status::Flushed),
             Err(PostError::Refused(status)) => self.fail(at, path, status),
@@ -322,12 +322,32 @@ impl<R: Rail> Context<R> {
     /// Sends a message over a path that has room.
     pub(super) fn send(&mut self, at: u32, path: Path, message: &Message) {
         let link = &self.peers[at as usize].links[path.index()];
-        let rail = &mut self.rails[link.rail];
+        let number = link.rail;
         let (bytes, len) = message.to_bytes();
         let op = Op::Send { head: &bytes[..len], body: From::Inline(&[]), imm: None };
         // A link that takes none has ended, which its completions tell.
-        let _ = rail.post(link.link, MESSAGE, op, false);
-        rail.flush();
+        let _ = self.rails[number].post(link.link, MESSAGE, op, false);
+        self.ring(number);
+    }
+
+    /// Gives what was posted on a rail to the network, unless more of a batch follows.
+    #[inline]
+    fn ring(&mut self, rail: usize) {
+        if self.batches {
+            self.unrung = true;
+        } else if self.unrung {
+            self.ring_all();
+        } else {
+            self.rails[rail].flush();
+        }
+    }
+
+    /// Gives what waits for the end of a batch to the network, wherever it was posted.
+    #[inline]
+    pub(super) fn ring_all(&mut self) {
+        if std::mem::take(&mut self.unrung) && !self.mutant.is("job-forgets-batches") {
+            self.rails.iter_mut().for_each(Rail::flush);
+        }
     }
 
     /// Checks what bytes are given.

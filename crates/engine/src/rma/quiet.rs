@@ -74,6 +74,7 @@ impl<R: Rail> Context<R> {
     /// Whether everything towards a member is complete there.
     pub(super) fn quiet_member(&mut self, member: Member) -> Result<bool, RmaError> {
         let Some(&at) = self.known.get(&member) else { return Ok(true) };
+        self.ring_all();
         self.quiet_of(at)
             .map(|quiet| quiet == Quiet::Done)
             .map_err(|failed| self.failed(failed.peer, failed.path))
@@ -81,6 +82,7 @@ impl<R: Rail> Context<R> {
 
     /// Whether everything is complete where it was to go.
     pub(super) fn quiet(&mut self) -> Result<bool, RmaError> {
+        self.ring_all();
         match self.ledger.quiet() {
             Err(failed) => return Err(self.failed(failed.peer, failed.path)),
             Ok(Quiet::Done) => return Ok(true),

@@ -69,10 +69,12 @@ impl Copies {
                 // SAFETY: as above.
                 .map(|at| unsafe { transmute::<NonNull<c_void>, calls::FlushGpuDirectRdmaWrites>(at) }),
         };
+        // A stream without the flag waits for kernels on the default one.
+        let flags = if super::planted("mem-copies-behind-kernels") { 0 } else { calls::STREAM_NON_BLOCKING };
         let mut stream = ptr::null_mut();
         let code = cuda.within(device, || {
             // SAFETY: writes a handle to a place of ours, in the device's context.
-            unsafe { (calls.stream_create)(&raw mut stream, calls::STREAM_NON_BLOCKING) }
+            unsafe { (calls.stream_create)(&raw mut stream, flags) }
         })?;
         cuda.check("cuStreamCreate", code)?;
         Ok(Self { cuda, calls, device, stream })

@@ -2,6 +2,7 @@
 //! clone of its memory.
 
 use std::ffi::{CStr, c_int, c_void};
+use std::fmt;
 use std::mem::transmute;
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
@@ -10,7 +11,8 @@ use trunkline_sys::gdrcopy::{self as calls, Calls, Info, Pinned};
 
 use super::Missing;
 use super::library::Library;
-use crate::{Kind, Memory};
+use crate::mapped::fence_mapped_stores;
+use crate::{MappedBytes, MappedMemory};
 
 /// The GPU's pages, in bytes: what is mapped begins and ends with one.
 const PAGE: usize = 64 << 10;
@@ -59,6 +61,8 @@ struct Mapping {
     /// Where it is mapped, and how much; null before.
     at: *mut c_void,
     len: usize,
+    /// Where the first byte that was asked for is.
+    start: usize,
 }
 
 // SAFETY: nothing of it changes, and the library may be called by any thread.
@@ -81,6 +85,7 @@ impl Gdr {
         let info = find(c"gdr_get_info_v2")?;
         let map = find(c"gdr_map")?;
         let unmap = find(c"gdr_unmap")?;
+        let [to, from] = [find(c"gdr_copy_to_mapping")?, find(c"gdr_copy_from_mapping")?];
         let calls = Calls {
             // SAFETY: the function of this name has this type, by the library's header.
             open: unsafe { transmute::<NonNull<c_void>, calls::OpenFn>(open) },
@@ -96,6 +101,10 @@ impl Gdr {
             map: unsafe { transmute::<NonNull<c_void>, calls::Map>(map) },
             // SAFETY: as above.
             unmap: unsafe { transmute::<NonNull<c_void>, calls::Unmap>(unmap) },
+            // SAFETY: as above.
+            copy_to_mapping: unsafe { transmute::<NonNull<c_void>, calls::CopyToMapping>(to) },
+            // SAFETY: as above.
+            copy_from_mapping: unsafe { transmute::<NonNull<c_void>, calls::CopyFromMapping>(from) },
         };
         // SAFETY: takes nothing; null if its driver is not there.
         let open = NonNull::new(unsafe { (calls.open)() });
@@ -104,11 +113,11 @@ impl Gdr {
         Ok(Self { calls, open })
     }
 
-    /// `len` bytes of a GPU at `addr`, as memory that the CPU touches: slow to read, as each read goes to the GPU.
+    /// Maps `len` bytes of a GPU at `addr` for the CPU, write-combined: slow to read, as each read goes to the GPU.
     ///
     /// # Errors
     /// [`GdrError`].
-    pub fn map(self: &Arc<Self>, addr: usize, len: usize) -> Result<Memory, GdrError> {
+    pub fn map(self: &Arc<Self>, addr: usize, len: usize) -> Result<MappedMemory, GdrError> {
         let first = addr / PAGE * PAGE;
         let whole = (addr - first).saturating_add(len).next_multiple_of(PAGE);
         let mut pinned = Pinned { h: 0 };
@@ -117,7 +126,8 @@ impl Gdr {
             (self.calls.pin_buffer)(self.open.as_ptr(), first as u64, whole, 0, 0, &raw mut pinned)
         };
         check("gdr_pin_buffer", status)?;
-        let mut mapping = Mapping { gdr: Arc::clone(self), pinned, at: ptr::null_mut(), len: whole };
+        let mut mapping =
+            Mapping { gdr: Arc::clone(self), pinned, at: ptr::null_mut(), len: whole, start: 0 };
         let mut at = ptr::null_mut();
         // SAFETY: pinned above, and not mapped yet.
         let status = unsafe { (self.calls.map)(self.open.as_ptr(), pinned, &raw mut at, whole) };
@@ -132,8 +142,60 @@ impl Gdr {
         let before = (addr as u64).checked_sub(va).ok_or_else(|| elsewhere.clone())?;
         before.checked_add(len as u64).filter(|&end| end <= size).ok_or(elsewhere)?;
         let start = mapping.at.expose_provenance() + before as usize;
+        mapping.start = start;
         // SAFETY: inside of what was mapped, which stays so while the mapping lives.
-        Ok(unsafe { Memory::with_owner(start, len, Kind::Host, Arc::new(mapping)) })
+        Ok(unsafe { MappedMemory::new(start, len, Arc::new(mapping)) })
+    }
+}
+
+impl Mapping {
+    /// A place in it.
+    fn place<T>(&self, at: u64) -> *mut T {
+        ptr::with_exposed_provenance_mut(self.start + at as usize)
+    }
+}
+
+impl MappedBytes for Mapping {
+    fn load_word(&self, at: u64) -> u64 {
+        // SAFETY: inside of what is mapped, and aligned, as the caller has checked; the device may change it meanwhile.
+        unsafe { self.place::<u64>(at).read_volatile() }
+    }
+
+    fn load_half(&self, at: u64) -> u32 {
+        // SAFETY: as above.
+        unsafe { self.place::<u32>(at).read_volatile() }
+    }
+
+    fn store_word(&self, at: u64, value: u64) {
+        // SAFETY: as above.
+        unsafe { self.place::<u64>(at).write_volatile(value) };
+    }
+
+    fn store_half(&self, at: u64, value: u32) {
+        // SAFETY: as above.
+        unsafe { self.place::<u32>(at).write_volatile(value) };
+    }
+
+    fn fence(&self) {
+        fence_mapped_stores();
+    }
+
+    fn copy_to(&self, at: u64, bytes: &[u8]) {
+        let copy = self.gdr.calls.copy_to_mapping;
+        // SAFETY: as many bytes as the slice has fit there, as the caller has checked. It refuses only what is not mapped.
+        let _ = unsafe { copy(self.pinned, self.place(at), bytes.as_ptr().cast(), bytes.len()) };
+    }
+
+    fn copy_from(&self, at: u64, out: &mut [u8]) {
+        let copy = self.gdr.calls.copy_from_mapping;
+        // SAFETY: as above.
+        let _ = unsafe { copy(self.pinned, out.as_mut_ptr().cast(), self.place(at), out.len()) };
+    }
+}
+
+impl fmt::Debug for Mapping {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Mapping({:#x}+{})", self.start, self.len)
     }
 }
 
@@ -156,8 +218,8 @@ impl Drop for Gdr {
     }
 }
 
-impl std::fmt::Debug for Gdr {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl fmt::Debug for Gdr {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Gdr")
     }
 }

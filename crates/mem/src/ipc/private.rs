@@ -413,7 +413,7 @@ fn here(memory: &Memory, offset: u64, len: usize) -> Result<usize, CopyError> {
     let outside = CopyError::Outside { at: offset, len };
     match memory.kind() {
         Kind::Host => memory.checked(offset, len as u64).map_err(|_| outside),
-        Kind::Device(_) => Err(outside),
+        Kind::Device(_) | Kind::Mapped => Err(outside),
     }
 }
 

@@ -1,6 +1,6 @@
 //! The functions behind the tables, the same for all versions: what C hands over becomes checked Rust, and nothing else happens here.
 
-use core::ffi::{c_int, c_void};
+use core::ffi::{c_int, c_uint, c_void};
 
 use trunkline_engine::rma::Local;
 use trunkline_mem::{Kind, Memory};
@@ -18,6 +18,7 @@ use super::table::{self, Version, plugin};
 use crate::error::{CallError, Result};
 use crate::lane::{Change, Lane, Near, word};
 use crate::mesh::{Handle, Mesh, inside};
+use crate::own_stack;
 
 /// All PEs can be reached: this process writes and reads their memory, and changes it.
 pub(super) unsafe extern "C" fn can_reach_peer<T: Version>(
@@ -159,8 +160,13 @@ unsafe fn here(mesh: &Mesh, local: &RmaMemdesc, len: u64) -> Result<Near> {
         if addr == 0 {
             return Err(CallError::Argument("no bytes of this PE"));
         }
+        let is_on_stack =
+            own_stack::holds(addr, len as usize) && !crate::planted("nvshmem-asks-for-each-value");
         // A fault would say nothing.
-        if mesh.memories.is_of_gpu(addr)? && !crate::planted("nvshmem-takes-all-for-the-hosts") {
+        if !is_on_stack
+            && mesh.memories.is_of_gpu(addr)?
+            && !crate::planted("nvshmem-takes-all-for-the-hosts")
+        {
             return Err(CallError::Argument(
                 "bytes of a GPU that come without a handle are not moved: get_mem_handle makes one",
             ));
@@ -198,7 +204,9 @@ fn wait(mesh: &Mesh, lane: &Lane, pe: u32, verb: &RmaVerb) -> Result<()> {
     if verb.is_nbi != 0 || crate::planted("nvshmem-waits-for-nobody") {
         return Ok(());
     }
-    lane.quiet(&mesh.job, pe)
+    lane.quiet(&mesh.job, pe)?;
+    mesh.memories.publish_gets();
+    Ok(())
 }
 
 /// Puts or gets bytes.
@@ -335,13 +343,24 @@ pub(super) unsafe extern "C" fn fence<T: Version>(
     .0
 }
 
+/// Says whether more operations of a queue pair follow the next one at once. What cannot be done is not told: a hint has no answer.
+pub(super) unsafe extern "C" fn batch_hint<T: Version>(transport: *mut T, queue_pair: c_int, flags: c_uint) {
+    guard("batch_hint", || {
+        // SAFETY: NVSHMEM passes a transport of ours.
+        let mesh = unsafe { plugin(transport) }?.mesh()?;
+        mesh.lane(queue_pair).batch(&mesh.job, flags != 0)
+    });
+}
+
 /// Waits for all that was begun towards a PE.
 #[inline]
 pub(super) unsafe extern "C" fn quiet<T: Version>(transport: *mut T, pe: c_int, queue_pair: c_int) -> c_int {
     guard("quiet", || {
         // SAFETY: NVSHMEM passes a transport of ours.
         let mesh = unsafe { plugin(transport) }?.mesh()?;
-        mesh.lane(queue_pair).quiet(&mesh.job, mesh.pe(pe)?)
+        mesh.lane(queue_pair).quiet(&mesh.job, mesh.pe(pe)?)?;
+        mesh.memories.publish_gets();
+        Ok(())
     })
     .0
 }

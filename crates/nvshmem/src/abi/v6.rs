@@ -2,7 +2,7 @@
 
 use core::ffi::c_int;
 
-use trunkline_sys::nvshmem::v6::{AmoVerb, Transport, VERSION};
+use trunkline_sys::nvshmem::v6::{AmoVerb, BatchHint, Transport, VERSION};
 use trunkline_sys::nvshmem::{Head, SetUp};
 
 use super::calls::{self, Verb, VerbOf};
@@ -28,8 +28,10 @@ impl VerbOf for AmoVerb {
 
 /// A transport for a host that speaks this version.
 pub(super) fn make(host: c_int) -> Result<*mut Transport> {
+    let plugin = Plugin::new()?;
+    let takes_hints = plugin.takes_batch_hints();
     let transport = Transport {
-        head: table::head(Plugin::new()?, VERSION, host),
+        head: table::head(plugin, VERSION, host),
         set_up: SetUp {
             can_reach_peer: Some(calls::can_reach_peer::<Transport>),
             connect_endpoints: Some(calls::connect_endpoints::<Transport>),
@@ -48,8 +50,7 @@ pub(super) fn make(host: c_int) -> Result<*mut Transport> {
         enforce_cst: None,
         enforce_cst_at_target: None,
         add_device_remote_mem_handles: None,
-        // Hints are for nobody: what is posted goes in batches of the engine's own.
-        hints: core::ptr::null(),
+        batch_hint: takes_hints.then_some(calls::batch_hint::<Transport> as BatchHint<Transport>),
     };
     Ok(Box::into_raw(Box::new(transport)))
 }

@@ -384,6 +384,8 @@ static void finish(world &w) {
     if (void *gdr = dlopen("libgdrapi.so.2", RTLD_NOW | RTLD_NOLOAD)) {
         auto in_use = (int (*)())dlsym(gdr, "fake_gdr_in_use");
         CHECK(in_use() == 0);
+        auto copied = (size_t (*)())dlsym(gdr, "fake_gdr_copied");
+        CHECK(!getenv("HARNESS_COPIED") || copied() >= (size_t)atol(getenv("HARNESS_COPIED")));
     }
     if (w.on_gpu && getenv("HARNESS_COPIES")) {
         auto copies = (int (*)())dlsym(dlopen("libcuda.so.1", RTLD_NOW), "fake_copies");
@@ -818,6 +820,81 @@ static void death(world &w) {
     _exit(0);
 }
 
+// Hints of batches, by the host and the proxy: what is put comes, also of a batch that never ends, and blocking calls wait for no end.
+static void batches(world &w) {
+#if INTERFACE == 6
+    int next = (me + 1) % size, before = (me + size - 1) % size;
+    bool hints = w.t->ops.batch_hint;
+    CHECK(hints == !getenv("NVSHMEM_LIBFABRIC_DISABLE_BATCH_RMA"));
+    auto hint = [&](int qp, unsigned flags) {
+        if (hints)
+            w.t->ops.batch_hint(w.t, qp, flags);
+    };
+    for (unsigned round = 1; round <= 3; round++) {
+        bool ends = round != 2;
+        fill(w.view, 32 * 64, me * 10 + round);
+        meet(nullptr);
+        w.kernels->call([&] {
+            for (size_t put = 0; put < 32; put++) {
+                hint(QP_DEFAULT, put < 31 || !ends);
+                CHECK(w.move(OP_PUT, next, 2 * CHUNK + put * 64, put * 64, 64, QP_DEFAULT) == 0);
+            }
+        });
+        if (round == 1)
+            w.kernels->call([&] { CHECK(w.t->ops.quiet(w.t, next, QP_ALL) == 0); });
+        until([&] {
+            std::atomic_thread_fence(std::memory_order_seq_cst);
+            return is_filled(w.view + 2 * CHUNK, 32 * 64, before * 10 + round);
+        });
+        meet(nullptr);
+    }
+    fill(w.view, 64, me + 77);
+    hint(QP_HOST, 1);
+    CHECK(w.move(OP_PUT, next, 3 * CHUNK, 0, 64, QP_HOST, true) == 0);
+    meet(nullptr);
+    CHECK(is_filled(w.view + 3 * CHUNK, 64, before + 77));
+    hint(QP_HOST, 0);
+    meet(nullptr);
+#else
+    (void)w;
+#endif
+}
+
+// A kernel that runs until the values that it asks for are there: the proxy makes no call that waits for it. And values on the proxy's stack are put
+// without asking the driver whose they are.
+static void kernels(world &w) {
+    void *cuda = dlopen("libcuda.so.1", RTLD_NOW);
+    auto kernel = (void (*)(int))dlsym(cuda, "fake_kernel");
+    auto looks = (int (*)())dlsym(cuda, "fake_looks");
+    int next = (me + 1) % size, before = (me + size - 1) % size;
+    auto *values = (fetched *)(w.view + 5 * CHUNK);
+    memset(w.view + 5 * CHUNK, 0, 4096);
+    w.word(3 * CHUNK) = w.word(3 * CHUNK + 8) = w.word(3 * CHUNK + 64) = 0;
+    meet(nullptr);
+    kernel(1);
+    for (int i = 0; i < 32; i++)
+        w.kernels->ask([&w, next, values, i] {
+            CHECK(w.amo(AMO_FETCH_ADD, next, 3 * CHUNK, 8, 1, 0, QP_DEFAULT, &values[i], 1) == 0);
+            CHECK(w.put_signal(next, {{4 * CHUNK, 0, 64}}, 3 * CHUNK + 8, 1, AMO_SIGNAL_ADD, QP_DEFAULT) == 0);
+        });
+    for (int i = 0; i < 32; i++)
+        until([&] { return values[i].flag == 1; });
+    until([&] { return w.word(3 * CHUNK + 8) == 32; });
+    kernel(0);
+    meet(nullptr);
+    int asked = looks();
+    w.kernels->call([&] {
+        for (uint64_t i = 1; i <= 1000; i++)
+            CHECK(w.p(next, 3 * CHUNK + 64, (uint64_t)me << 32 | i, 8, QP_DEFAULT) == 0);
+        CHECK(w.t->ops.quiet(w.t, next, QP_ALL) == 0);
+    });
+    CHECK(looks() - asked < 10);
+    meet(nullptr);
+    w.flush();
+    CHECK(w.word(3 * CHUNK + 64) == ((uint64_t)before << 32 | 1000));
+    meet(nullptr);
+}
+
 static int run(const char *path, const std::string &what) {
     int before = descriptors();
     // Twice, as a program may.
@@ -829,6 +906,8 @@ static int run(const char *path, const std::string &what) {
         if (what == "all" || what == "signals") signals(w);
         if (what == "all" || what == "growth") growth(w);
         if (what == "all" || what == "misuse") misuse(w);
+        if (what == "all" || what == "batches") batches(w);
+        if (what == "kernels") kernels(w);
         if (what == "stopped") stopped(w);
         if (what == "many") many(w);
         if (what == "nameless") nameless(w);

@@ -56,7 +56,7 @@ struct host_ops {
     int (*enforce_cst_at_target)(transport *);
     int (*add_device_remote_mem_handles)(transport *, int, mem_handle *, uint64_t, size_t);
 #if INTERFACE == 6
-    void *hints;
+    void (*batch_hint)(transport *, int, unsigned);
 #endif
 };
 

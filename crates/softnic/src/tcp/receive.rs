@@ -193,7 +193,9 @@ impl Qp {
         if left <= DIRECT {
             return None;
         }
+        // Mapped bytes are written by copies alone.
         let found = self.landing(env, record, stream.bugs.write_right());
+        let found = found.filter(|place| place.rights & right::MAPPED == 0);
         stream.bugs.landing(left, found)
     }
 

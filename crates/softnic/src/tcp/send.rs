@@ -7,12 +7,16 @@ use super::stream::Stream;
 use crate::job::{Job, Kind};
 use crate::qp::Env;
 use crate::record::Payload;
+use crate::register::{Place, right};
 use crate::send::{Step, advance, record, request, source};
 
 /// Most payload bytes of a frame: after so many, other frames get their turn.
 const FRAME: u64 = 1 << 20;
 /// Payload up to this size is copied into the buffer: that is cheaper than to send it apart, and its memory is free.
 const SMALL: u64 = 4096;
+
+/// Payload that is copied at once where the socket is not to read its memory: what the socket does not take is copied again.
+const COPIED: usize = 16 << 10;
 
 /// Emits as much of a job as fits. Call inside a guard if the job has a body.
 #[inline]
@@ -73,7 +77,7 @@ fn begin_frame(stream: &mut Stream, env: &Env<'_>, job: &mut Job, reply: bool) -
         let Some(place) = source(env, job, buffered) else { return Step::Bad };
         let to = stream.room().as_mut_ptr();
         // SAFETY: `source` found the bytes registered, inside the guard; `push` found room for them.
-        unsafe { std::ptr::copy_nonoverlapping(place.at.cast_const(), to, buffered as usize) };
+        unsafe { env.table().copy_out(place, to, buffered as usize) };
         stream.add(buffered as usize);
         advance(job, buffered);
     } else if rest > 0 {
@@ -90,8 +94,11 @@ fn send_body(stream: &mut Stream, env: &Env<'_>, job: &mut Job, budget: &mut u64
         }
         let len = stream.out.body;
         let Some(place) = stream.bugs.body(len, source(env, job, len)) else { return Step::Bad };
-        // SAFETY: `source` found the bytes registered, inside the guard.
-        let (moved, sent) = unsafe { stream.write_with(place.at.cast_const(), len as usize) };
+        let (moved, sent) = match place.rights & right::MAPPED {
+            // SAFETY: `source` found the bytes registered, inside the guard.
+            0 => unsafe { stream.write_with(place.at.cast_const(), len as usize) },
+            _ => send_copied(stream, env, place, len),
+        };
         advance(job, sent as u64);
         *budget = budget.saturating_sub(sent as u64);
         if !matches!(moved, Moved::Bytes(_)) {
@@ -99,4 +106,15 @@ fn send_body(stream: &mut Stream, env: &Env<'_>, job: &mut Job, budget: &mut u64
         }
     }
     Step::Done
+}
+
+/// Gives the socket what it takes of the first bytes of a place, of which it gets a copy.
+#[cold]
+fn send_copied(stream: &mut Stream, env: &Env<'_>, place: Place, len: u64) -> (Moved, usize) {
+    let mut buffer = [0; COPIED];
+    let len = COPIED.min(len as usize);
+    // SAFETY: the caller has looked up as many or more, inside the guard.
+    unsafe { env.table().copy_out(place, buffer.as_mut_ptr(), len) };
+    // SAFETY: as many were copied.
+    unsafe { stream.write_with(buffer.as_ptr(), len) }
 }

@@ -1,16 +1,18 @@
 //! Version 6 of the interface: NVSHMEM 3.7, in a file `nvshmem_transport_libfabric.so.6`. An atomic may be of a floating-point number.
 //!
 //! The number is of the version header that NVSHMEM's packages carry, the structures are of the public header with `is_float`, which ends as that of version 4
-//! does. The released library has one function more at the end, for hints of batches, which may be NULL (then the host calls `rma` as ever): there is room
-//! for it, and nothing in it.
+//! does. The released library has one function more at the end, for hints of batches, which may be NULL (then the host calls `rma` as ever).
 
-use core::ffi::{c_int, c_void};
+use core::ffi::{c_int, c_uint};
 use core::mem::{offset_of, size_of};
 
 use super::{AddHandles, Amo, Enforce, Fence, Head, PutSignal, Quiet, Rma, SetUp};
 
 /// 6.0.0, as the host says it.
 pub const VERSION: c_int = 60_000;
+
+/// `batch_hint`: transport, queue pair, flags. No flag means that the next operation is the last of its batch; with any, more follow.
+pub type BatchHint<T> = unsafe extern "C" fn(*mut T, c_int, c_uint);
 
 /// `amo_verb_t`, by value.
 #[derive(Clone, Copy, Debug)]
@@ -52,13 +54,13 @@ pub struct Transport {
     pub enforce_cst_at_target: Option<Enforce<Self>>,
     /// For kernels that talk to NICs.
     pub add_device_remote_mem_handles: Option<AddHandles<Self>>,
-    /// Hints, which nobody has to take; always NULL here.
-    pub hints: *const c_void,
+    /// Says what follows the next operation. It may be NULL.
+    pub batch_hint: Option<BatchHint<Self>>,
 }
 
 const _: () = {
     assert!(size_of::<AmoVerb>() == 20);
     assert!(size_of::<Transport>() == 256);
     assert!(offset_of!(Transport, set_up) == 128 && offset_of!(Transport, rma) == 184);
-    assert!(offset_of!(Transport, put_signal) == 216 && offset_of!(Transport, hints) == 248);
+    assert!(offset_of!(Transport, put_signal) == 216 && offset_of!(Transport, batch_hint) == 248);
 };

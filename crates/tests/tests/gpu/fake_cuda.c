@@ -1,6 +1,6 @@
 /* A driver of GPUs that is none, in place of libcuda.so.1. Memory of its one device has addresses that nobody can read or
  * write; its bytes are elsewhere, known to the fake NIC and, by fake_bytes, to the test. So a touch by the CPU is a crash.
- * FAKE_CUDA_EXPORTS=0: the device exports no memory. */
+ * FAKE_CUDA_EXPORTS=0: the device exports no memory. FAKE_CUDA_REFUSES_SYNC=1: its copies cannot be made synchronous. */
 #define _GNU_SOURCE
 #include <stdio.h>
 #include <stdlib.h>
@@ -57,6 +57,15 @@ int fake_is_synced(void *at) {
     return found && found->synced;
 }
 
+/* Whether a kernel runs: then each call that CUDA's documentation allows to wait for it waits. How many addresses were asked about. */
+static int kernel_runs, looks;
+void fake_kernel(int runs) { __atomic_store_n(&kernel_runs, runs, __ATOMIC_SEQ_CST); }
+int fake_looks(void) { return __atomic_load_n(&looks, __ATOMIC_SEQ_CST); }
+static void may_wait(void) {
+    while (__atomic_load_n(&kernel_runs, __ATOMIC_SEQ_CST))
+        usleep(100);
+}
+
 /* How many dma-bufs were made. */
 int fake_exported(void) { return exported; }
 
@@ -79,12 +88,14 @@ int cuCtxPopCurrent_v2(void **context) { return *context = all, OK; }
 int cuGetErrorName(unsigned error, const char **name) { return (void)error, *name = "FAKE_ERROR", OK; }
 
 int cuMemAlloc_v2(unsigned long long *at, size_t size) {
+    may_wait();
     *at = (unsigned long long)fake_allocate(size, 0);
     return *at ? OK : OUT_OF_MEMORY;
 }
 
 /* Its place stays taken. */
 int cuMemFree_v2(unsigned long long at) {
+    may_wait();
     struct memory *found = find(at);
     if (!found || at != found->base)
         return INVALID_VALUE;
@@ -96,6 +107,7 @@ int cuMemFree_v2(unsigned long long at) {
 
 int cuPointerGetAttributes(unsigned asked, unsigned *attributes, void **data, unsigned long long at) {
     struct memory *found = find(at);
+    __atomic_fetch_add(&looks, 1, __ATOMIC_SEQ_CST);
     if (!found)
         return OK;
     for (unsigned i = 0; i < asked; i++)
@@ -115,6 +127,8 @@ int cuPointerSetAttribute(const void *value, unsigned attribute, unsigned long l
     struct memory *found = find(at);
     if (!found || attribute != 6)
         return INVALID_VALUE;
+    if (getenv("FAKE_CUDA_REFUSES_SYNC"))
+        return NOT_SUPPORTED;
     found->synced = (int)*(const unsigned *)value;
     return OK;
 }
@@ -143,14 +157,22 @@ static int flushes;
 int fake_flushes(void) { return flushes; }
 int cuFlushGPUDirectRDMAWrites(int target, int scope) { return target != 0 || scope != 100 ? INVALID_VALUE : (flushes++, OK); }
 
-int cuStreamCreate(void **stream, unsigned flags) { return *stream = all, flags == 1 ? OK : INVALID_VALUE; }
-int cuStreamDestroy_v2(void *stream) { return stream == all ? OK : INVALID_VALUE; }
-int cuStreamSynchronize(void *stream) { return stream == all ? OK : INVALID_VALUE; }
+/* Streams: one that waits for no kernel of others, and one that waits for those of the default stream. */
+static char streams[2];
+static int is_stream(void *stream) { return stream == &streams[0] || stream == &streams[1]; }
+static void copies_on(void *stream) {
+    if (stream == &streams[0])
+        may_wait();
+}
+int cuStreamCreate(void **stream, unsigned flags) { return flags > 1 ? INVALID_VALUE : (*stream = &streams[flags], OK); }
+int cuStreamDestroy_v2(void *stream) { return is_stream(stream) ? OK : INVALID_VALUE; }
+int cuStreamSynchronize(void *stream) { return is_stream(stream) ? (copies_on(stream), OK) : INVALID_VALUE; }
 
 int cuMemcpyDtoHAsync_v2(void *to, unsigned long long from, size_t size, void *stream) {
     char *bytes = fake_bytes((void *)from);
-    if (!bytes || stream != all)
+    if (!bytes || !is_stream(stream))
         return INVALID_VALUE;
+    copies_on(stream);
     memcpy(to, bytes, size);
     copies++;
     return OK;
@@ -158,8 +180,9 @@ int cuMemcpyDtoHAsync_v2(void *to, unsigned long long from, size_t size, void *s
 
 int cuMemcpyHtoDAsync_v2(unsigned long long to, const void *from, size_t size, void *stream) {
     char *bytes = fake_bytes((void *)to);
-    if (!bytes || stream != all)
+    if (!bytes || !is_stream(stream))
         return INVALID_VALUE;
+    copies_on(stream);
     memcpy(bytes, from, size);
     copies++;
     return OK;

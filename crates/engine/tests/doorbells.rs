@@ -1,0 +1,173 @@
+//! What the NICs of a context are asked for, and when: one doorbell for each operation and one for a batch of them, and no registration in
+//! the way of others.
+
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod watched;
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+use trunkline_engine::host::UnixHost;
+use trunkline_engine::rma::{ContextId, Job, Local, Source};
+use trunkline_engine::{Nics, Params};
+use trunkline_mem::Memory;
+use trunkline_softnic::{SoftConfig, SoftFabric, WireMode};
+
+use watched::{NicWatch, WatchedFabric};
+
+/// Operations of a batch.
+const BATCH: u64 = 32;
+/// Bytes of each.
+const LEN: u64 = 64;
+
+/// Two members, of which the first puts to the second.
+struct BatchPair {
+    jobs: [Job<WatchedFabric, UnixHost>; 2],
+    contexts: [ContextId; 2],
+    heaps: [Memory; 2],
+    watch: Arc<NicWatch>,
+}
+
+impl BatchPair {
+    fn new(wire: WireMode) -> Self {
+        #[cfg_attr(not(feature = "mutants"), expect(unused_mut, reason = "changed only to plant a bug"))]
+        let mut params = Params::default();
+        #[cfg(feature = "mutants")]
+        if let Ok(name) = std::env::var("TRUNKLINE_MUTANT") {
+            params.mutant = trunkline_engine::Mutant::named(name.leak());
+        }
+        let watches: [Arc<NicWatch>; 2] = [Arc::default(), Arc::default()];
+        let jobs = watches.each_ref().map(|watch| {
+            let fabric = SoftFabric::new(SoftConfig { wire, ..SoftConfig::default() }).unwrap();
+            let fabric = WatchedFabric(fabric, Arc::clone(watch));
+            Job::new(fabric, UnixHost::new(|_, _| {}), params.clone(), Nics::new(&[0]).unwrap()).unwrap()
+        });
+        let cards: Vec<_> = jobs.iter().map(Job::card).collect();
+        let heaps = [Memory::heap(1 << 16), Memory::heap(1 << 16)];
+        let contexts = [0, 1].map(|me| {
+            jobs[me].meet(me as u32, &cards).unwrap();
+            assert_eq!(jobs[me].add_heap(heaps[me].clone()).unwrap(), 0);
+            jobs[me].context().unwrap()
+        });
+        let [watch, _] = watches;
+        let pair = Self { jobs, contexts, heaps, watch };
+        // The link is made with the first operation.
+        pair.until(|| pair.put(0));
+        pair.quiet();
+        pair
+    }
+
+    /// Puts bytes to the number-th place; whether they were taken.
+    fn put(&self, number: u64) -> bool {
+        let from = Local { heap: 0, offset: number * LEN, len: LEN };
+        let put = self.jobs[0].put(self.contexts[0], 1, 0, number * LEN, Source::Heap(from)).unwrap();
+        assert!(put.is_none_or(|taken| taken == LEN));
+        put.is_some()
+    }
+
+    fn until(&self, mut is_done: impl FnMut() -> bool) {
+        let started = Instant::now();
+        while !is_done() {
+            for (job, &context) in self.jobs.iter().zip(&self.contexts) {
+                job.progress(context).unwrap();
+            }
+            assert!(started.elapsed().as_secs() < 30, "it does not end");
+        }
+    }
+
+    fn quiet(&self) {
+        self.until(|| self.jobs[0].quiet(self.contexts[0]).unwrap());
+    }
+
+    fn batch(&self, more: bool) {
+        self.jobs[0].batch(self.contexts[0], more).unwrap();
+    }
+
+    /// Doorbells since it was last asked.
+    fn rung(&self) -> u64 {
+        self.watch.rings.swap(0, Ordering::Relaxed)
+    }
+
+    /// Fills what is put, and returns whether it has arrived.
+    fn fill(&self, with: u8) -> impl Fn() -> bool {
+        let bytes = vec![with; (BATCH * LEN) as usize];
+        self.heaps[0].write(0, &bytes).unwrap();
+        move || {
+            let mut found = vec![0; bytes.len()];
+            self.heaps[1].read(0, &mut found).unwrap();
+            found == bytes
+        }
+    }
+}
+
+#[test]
+fn batches_ring_once() {
+    for wire in [WireMode::Shm, WireMode::Tcp] {
+        let pair = BatchPair::new(wire);
+        let has_arrived = pair.fill(1);
+        pair.rung();
+        assert!((0..BATCH).all(|number| pair.put(number)));
+        assert_eq!(pair.rung(), BATCH, "each operation by itself");
+        pair.quiet();
+        assert!(has_arrived());
+        let has_arrived = pair.fill(2);
+        pair.rung();
+        pair.batch(true);
+        assert!((0..BATCH - 1).all(|number| pair.put(number)));
+        assert_eq!(pair.rung(), 0, "more follow");
+        pair.batch(false);
+        assert_eq!(pair.rung(), 0, "the last one rings");
+        assert!(pair.put(BATCH - 1));
+        assert_eq!(pair.rung(), 1);
+        pair.quiet();
+        assert!(has_arrived());
+    }
+}
+
+#[test]
+fn progress_rings_for_batches_that_never_end() {
+    let pair = BatchPair::new(WireMode::Tcp);
+    let has_arrived = pair.fill(3);
+    pair.rung();
+    pair.batch(true);
+    assert!((0..BATCH).all(|number| pair.put(number)));
+    assert_eq!(pair.rung(), 0);
+    pair.jobs[0].progress(pair.contexts[0]).unwrap();
+    assert_eq!(pair.rung(), 1);
+    pair.until(&has_arrived);
+}
+
+#[test]
+fn quiets_ring_for_batches_that_never_end() {
+    let pair = BatchPair::new(WireMode::Shm);
+    let has_arrived = pair.fill(4);
+    pair.rung();
+    pair.batch(true);
+    assert!((0..BATCH).all(|number| pair.put(number)));
+    let _ = pair.jobs[0].quiet(pair.contexts[0]).unwrap();
+    assert!(pair.rung() > 0);
+    pair.quiet();
+    assert!(has_arrived());
+}
+
+#[test]
+fn contexts_go_on_while_memory_is_registered() {
+    let pair = BatchPair::new(WireMode::Shm);
+    let has_arrived = pair.fill(5);
+    pair.watch.is_gated.store(true, Ordering::Release);
+    std::thread::scope(|scope| {
+        let adds = scope.spawn(|| pair.jobs[0].add_heap(Memory::heap(4096)));
+        // By the end that serves and by the one that begins: meanwhile the rest goes on.
+        for registration in 1..=2 {
+            pair.until(|| pair.watch.came.load(Ordering::Acquire) == registration);
+            pair.heaps[1].write(0, &[0; (BATCH * LEN) as usize]).unwrap();
+            (0..BATCH).for_each(|number| pair.until(|| pair.put(number)));
+            pair.quiet();
+            assert!(has_arrived());
+            pair.watch.passes.store(registration, Ordering::Release);
+        }
+        assert_eq!(adds.join().unwrap().unwrap(), 1);
+    });
+}

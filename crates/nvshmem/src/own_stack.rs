@@ -1,0 +1,54 @@
+//! Whether bytes are on the stack of the calling thread. Asked for values that NVSHMEM passes without a handle, on the proxy's hot path: what is on a
+//! live stack is memory of the host, so no driver need be asked, and nothing ever makes that wrong.
+
+use std::ops::Range;
+
+thread_local! {
+    /// Where the stack of this thread is; empty where the system does not tell.
+    static OWN_STACK: Range<usize> = find_own_stack().unwrap_or(0..0);
+}
+
+/// Returns whether `len` bytes at `addr` are in a frame of a caller's on this thread.
+#[inline(never)]
+pub(crate) fn holds(addr: usize, len: usize) -> bool {
+    // Below this frame there may be anything, as a stack grows only when it is used.
+    let here = 0_u8;
+    let frame = std::ptr::from_ref(&here).addr();
+    let end = addr.checked_add(len);
+    OWN_STACK.with(|stack| stack.contains(&frame) && addr > frame && end.is_some_and(|end| end <= stack.end))
+}
+
+fn find_own_stack() -> Option<Range<usize>> {
+    let mut attributes = std::mem::MaybeUninit::<libc::pthread_attr_t>::uninit();
+    // SAFETY: it has no requirements.
+    let thread = unsafe { libc::pthread_self() };
+    // SAFETY: of this thread, which lives; it fills in the attributes, or says that it has not.
+    if unsafe { libc::pthread_getattr_np(thread, attributes.as_mut_ptr()) } != 0 {
+        return None;
+    }
+    let (mut first, mut len) = (std::ptr::null_mut(), 0);
+    // SAFETY: filled in above; two places of ours take the answer.
+    let status = unsafe { libc::pthread_attr_getstack(attributes.as_ptr(), &raw mut first, &raw mut len) };
+    // SAFETY: filled in above, and not used any more.
+    unsafe { libc::pthread_attr_destroy(attributes.as_mut_ptr()) };
+    (status == 0).then(|| first.addr()..first.addr() + len)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::holds;
+
+    #[test]
+    fn only_the_callers_own_frames_are_its_stack() {
+        let value = 7_u64;
+        let addr = std::ptr::from_ref(&value).addr();
+        assert!(holds(addr, 8), "a value of the caller's");
+        let boxed = Box::new(7_u64);
+        assert!(!holds(std::ptr::from_ref(&*boxed).addr(), 8), "the heap");
+        assert!(!holds(addr, usize::MAX) && !holds(addr, 1 << 40), "beyond the end");
+        assert!(!holds(0, 8) && !holds(usize::MAX, 1));
+        let seen = std::thread::scope(|scope| scope.spawn(|| holds(addr, 8)).join().unwrap_or(true));
+        assert!(!seen, "another thread's");
+        assert_eq!(value, 7);
+    }
+}
