@@ -177,7 +177,7 @@ impl Memory {
     pub fn read(&self, offset: u64, out: &mut [u8]) -> Result<(), OutOfBounds> {
         let from = match self.touched(offset, out.len() as u64) {
             Ok(from) => from,
-            Err(outside) => return self.mapped().ok_or(outside)?.copy_from(offset, out),
+            Err(outside) => return self.read_mapped(offset, out, outside),
         };
         // SAFETY: `from..from + out.len()` lies inside the range, which stays mapped (constructors' contract), and
         // `out` is an exclusive borrow.
@@ -193,7 +193,7 @@ impl Memory {
     pub fn write(&self, offset: u64, bytes: &[u8]) -> Result<(), OutOfBounds> {
         let to = match self.touched(offset, bytes.len() as u64) {
             Ok(to) => to,
-            Err(outside) => return self.mapped().ok_or(outside)?.copy_to(offset, bytes),
+            Err(outside) => return self.write_mapped(offset, bytes, outside),
         };
         // SAFETY: `to..to + bytes.len()` lies inside the range, which stays mapped and is not borrowed by anybody
         // (constructors' contract).
@@ -207,21 +207,36 @@ impl Memory {
     /// [`OutOfBounds`] when either side does not hold all the bytes, or is a device's; nothing is then written.
     #[inline]
     pub fn copy_from(&self, offset: u64, source: &Self, from: u64, len: u64) -> Result<(), OutOfBounds> {
-        let (to, from) = match (self.touched(offset, len), source.touched(from, len)) {
-            (Ok(to), Ok(from)) => (to, from),
-            _ if self.kind == Kind::Mapped || source.kind == Kind::Mapped => {
-                return self.copy_by_pieces(offset, source, from, len);
-            }
-            (to, from) => (to?, from?),
+        let (Ok(to), Ok(start)) = (self.touched(offset, len), source.touched(from, len)) else {
+            return self.copy_by_pieces(offset, source, from, len);
         };
         // SAFETY: both ranges were checked, stay mapped and are not borrowed by anybody (constructors' contract).
-        unsafe { copy_shared(pointer(from), pointer(to), len as usize) };
+        unsafe { copy_shared(pointer(start), pointer(to), len as usize) };
         Ok(())
+    }
+
+    /// The read of a range that is not the CPU's to touch: mapped write-combined, or `outside`. Apart, so that it costs other reads nothing.
+    #[cold]
+    #[inline(never)]
+    fn read_mapped(&self, offset: u64, out: &mut [u8], outside: OutOfBounds) -> Result<(), OutOfBounds> {
+        self.mapped().ok_or(outside)?.copy_from(offset, out)
+    }
+
+    /// The same of a write.
+    #[cold]
+    #[inline(never)]
+    fn write_mapped(&self, offset: u64, bytes: &[u8], outside: OutOfBounds) -> Result<(), OutOfBounds> {
+        self.mapped().ok_or(outside)?.copy_to(offset, bytes)
     }
 
     /// The same where one of the two is mapped write-combined: such bytes go through a buffer.
     #[cold]
+    #[inline(never)]
     fn copy_by_pieces(&self, offset: u64, source: &Self, from: u64, len: u64) -> Result<(), OutOfBounds> {
+        if self.kind != Kind::Mapped && source.kind != Kind::Mapped {
+            self.touched(offset, len)?;
+            return source.touched(from, len).map(drop);
+        }
         self.checked(offset, len)?;
         source.checked(from, len)?;
         let mut buffer = [0; PIECE];

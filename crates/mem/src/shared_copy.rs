@@ -63,84 +63,110 @@ mod x86 {
     #[inline]
     pub(super) unsafe fn copy(from: *const u8, to: *mut u8, len: usize) {
         match len {
-            0 => {}
-            1..4 => {
-                // SAFETY: the first, middle and last byte lie inside both ranges.
-                unsafe {
-                    asm!(
-                        "movzx {first:e}, byte ptr [{from}]",
-                        "movzx {middle:e}, byte ptr [{from} + {half}]",
-                        "movzx {last:e}, byte ptr [{from} + {len} - 1]",
-                        "mov byte ptr [{to}], {first:l}",
-                        "mov byte ptr [{to} + {half}], {middle:l}",
-                        "mov byte ptr [{to} + {len} - 1], {last:l}",
-                        from = in(reg) from, to = in(reg) to, len = in(reg) len, half = in(reg) len / 2,
-                        first = out(reg) _, middle = out(reg) _, last = out(reg) _,
-                        options(nostack, preserves_flags),
-                    );
-                }
-            }
-            4..8 => {
-                // SAFETY: the first and the last four bytes lie inside both ranges.
-                unsafe {
-                    asm!(
-                        "mov {first:e}, dword ptr [{from}]",
-                        "mov {last:e}, dword ptr [{from} + {len} - 4]",
-                        "mov dword ptr [{to}], {first:e}",
-                        "mov dword ptr [{to} + {len} - 4], {last:e}",
-                        from = in(reg) from, to = in(reg) to, len = in(reg) len,
-                        first = out(reg) _, last = out(reg) _,
-                        options(nostack, preserves_flags),
-                    );
-                }
-            }
             // Words are what is copied most, and their length is often known here.
-            8 => {
-                // SAFETY: eight bytes lie inside both ranges.
-                unsafe {
-                    asm!(
-                        "mov {word}, qword ptr [{from}]",
-                        "mov qword ptr [{to}], {word}",
-                        from = in(reg) from, to = in(reg) to, word = out(reg) _,
-                        options(nostack, preserves_flags),
-                    );
-                }
-            }
-            9..16 => {
-                // SAFETY: the first and the last eight bytes lie inside both ranges.
-                unsafe {
-                    asm!(
-                        "mov {first}, qword ptr [{from}]",
-                        "mov {last}, qword ptr [{from} + {len} - 8]",
-                        "mov qword ptr [{to}], {first}",
-                        "mov qword ptr [{to} + {len} - 8], {last}",
-                        from = in(reg) from, to = in(reg) to, len = in(reg) len,
-                        first = out(reg) _, last = out(reg) _,
-                        options(nostack, preserves_flags),
-                    );
-                }
-            }
-            16..=SHORT => {
-                // SAFETY: the first and the last sixteen bytes lie inside both ranges.
-                unsafe {
-                    asm!(
-                        "movups {first}, xmmword ptr [{from}]",
-                        "movups {last}, xmmword ptr [{from} + {len} - 16]",
-                        "movups xmmword ptr [{to}], {first}",
-                        "movups xmmword ptr [{to} + {len} - 16], {last}",
-                        from = in(reg) from, to = in(reg) to, len = in(reg) len,
-                        first = out(xmm_reg) _, last = out(xmm_reg) _,
-                        options(nostack, preserves_flags),
-                    );
-                }
-            }
+            // SAFETY: the caller's promise of eight bytes.
+            8 => unsafe { copy_word(from, to) },
+            0 => {}
+            // SAFETY: the caller's promise; there are so many bytes.
+            1..8 => unsafe { copy_few(from, to, len) },
+            // SAFETY: as above.
+            9..=SHORT => unsafe { copy_short(from, to, len) },
             _ => {
-                // The compiler knows what memmove is, and not what this address leads to.
                 type MoveBytes = unsafe extern "C" fn(*mut c_void, *const c_void, usize) -> *mut c_void;
+                // The compiler knows what memmove is, and not what this address leads to.
                 let move_bytes = black_box(libc::memmove as MoveBytes);
                 // SAFETY: both ranges hold so many bytes, and may overlap.
                 unsafe { move_bytes(to.cast(), from.cast(), len) };
             }
+        }
+    }
+
+    /// Copies eight bytes.
+    ///
+    /// # Safety
+    /// As [`copy`].
+    #[inline]
+    unsafe fn copy_word(from: *const u8, to: *mut u8) {
+        // SAFETY: eight bytes lie inside both ranges.
+        unsafe {
+            asm!(
+                "mov {word}, qword ptr [{from}]",
+                "mov qword ptr [{to}], {word}",
+                from = in(reg) from, to = in(reg) to, word = out(reg) _,
+                options(nostack, preserves_flags),
+            );
+        }
+    }
+
+    /// Copies one to seven bytes.
+    ///
+    /// # Safety
+    /// As [`copy`].
+    #[inline]
+    unsafe fn copy_few(from: *const u8, to: *mut u8, len: usize) {
+        if len >= 4 {
+            // SAFETY: the first and the last four bytes lie inside both ranges.
+            unsafe {
+                asm!(
+                    "mov {first:e}, dword ptr [{from}]",
+                    "mov {last:e}, dword ptr [{from} + {len} - 4]",
+                    "mov dword ptr [{to}], {first:e}",
+                    "mov dword ptr [{to} + {len} - 4], {last:e}",
+                    from = in(reg) from, to = in(reg) to, len = in(reg) len,
+                    first = out(reg) _, last = out(reg) _,
+                    options(nostack, preserves_flags),
+                );
+            }
+            return;
+        }
+        // SAFETY: the first, middle and last byte lie inside both ranges.
+        unsafe {
+            asm!(
+                "movzx {first:e}, byte ptr [{from}]",
+                "movzx {middle:e}, byte ptr [{from} + {half}]",
+                "movzx {last:e}, byte ptr [{from} + {len} - 1]",
+                "mov byte ptr [{to}], {first:l}",
+                "mov byte ptr [{to} + {half}], {middle:l}",
+                "mov byte ptr [{to} + {len} - 1], {last:l}",
+                from = in(reg) from, to = in(reg) to, len = in(reg) len, half = in(reg) len / 2,
+                first = out(reg) _, middle = out(reg) _, last = out(reg) _,
+                options(nostack, preserves_flags),
+            );
+        }
+    }
+
+    /// Copies nine to [`SHORT`] bytes.
+    ///
+    /// # Safety
+    /// As [`copy`].
+    #[inline]
+    unsafe fn copy_short(from: *const u8, to: *mut u8, len: usize) {
+        if len >= 16 {
+            // SAFETY: the first and the last sixteen bytes lie inside both ranges.
+            unsafe {
+                asm!(
+                    "movups {first}, xmmword ptr [{from}]",
+                    "movups {last}, xmmword ptr [{from} + {len} - 16]",
+                    "movups xmmword ptr [{to}], {first}",
+                    "movups xmmword ptr [{to} + {len} - 16], {last}",
+                    from = in(reg) from, to = in(reg) to, len = in(reg) len,
+                    first = out(xmm_reg) _, last = out(xmm_reg) _,
+                    options(nostack, preserves_flags),
+                );
+            }
+            return;
+        }
+        // SAFETY: the first and the last eight bytes lie inside both ranges.
+        unsafe {
+            asm!(
+                "mov {first}, qword ptr [{from}]",
+                "mov {last}, qword ptr [{from} + {len} - 8]",
+                "mov qword ptr [{to}], {first}",
+                "mov qword ptr [{to} + {len} - 8], {last}",
+                from = in(reg) from, to = in(reg) to, len = in(reg) len,
+                first = out(reg) _, last = out(reg) _,
+                options(nostack, preserves_flags),
+            );
         }
     }
 }
