@@ -56,8 +56,7 @@ impl CompletionQueue {
         // SAFETY: it was just made.
         let raw_descriptor = unsafe { (*channel).fd };
         // SAFETY: the channel is open, and nothing closes it meanwhile.
-        let borrowed = unsafe { BorrowedFd::borrow_raw(raw_descriptor) };
-        let descriptor = match borrowed.try_clone_to_owned() {
+        let descriptor = match unsafe { duplicate(raw_descriptor) } {
             Ok(descriptor) => Arc::new(descriptor),
             Err(error) => {
                 // SAFETY: nothing uses it.
@@ -168,6 +167,19 @@ impl CompletionQueue {
         // SAFETY: the queue lives as long as this.
         unsafe { (self.notify)(self.raw, 0) };
     }
+}
+
+/// Duplicates a descriptor of the library's. One that cannot be a descriptor is an error, whatever the library is.
+///
+/// # Safety
+/// It is open, or negative.
+unsafe fn duplicate(descriptor: i32) -> io::Result<OwnedFd> {
+    if descriptor < 0 {
+        return Err(io::Error::from(io::ErrorKind::InvalidData));
+    }
+    // SAFETY: the caller's promise.
+    let borrowed = unsafe { BorrowedFd::borrow_raw(descriptor) };
+    borrowed.try_clone_to_owned()
 }
 
 /// Whether a descriptor has something to read.

@@ -6,6 +6,8 @@ use std::collections::VecDeque;
 use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::net::{IpAddr, Ipv4Addr};
 use std::ops::Sub;
+use std::os::fd::{FromRawFd as _, IntoRawFd as _, OwnedFd};
+use std::os::unix::net::UnixDatagram;
 use std::ptr;
 
 use trunkline_sys::verbs::*;
@@ -389,12 +391,16 @@ unsafe extern "C" fn dereg_mr(mr: *mut Mr) -> c_int {
 }
 
 unsafe extern "C" fn create_comp_channel(context: *mut Context) -> *mut CompChannel {
-    Box::into_raw(Box::new(CompChannel { context, fd: -1, refcnt: 0 }))
+    // A descriptor that nothing makes readable.
+    let fd = UnixDatagram::unbound().unwrap().into_raw_fd();
+    Box::into_raw(Box::new(CompChannel { context, fd, refcnt: 0 }))
 }
 
 unsafe extern "C" fn destroy_comp_channel(channel: *mut CompChannel) -> c_int {
     // SAFETY: made above.
-    drop(unsafe { Box::from_raw(channel) });
+    let channel = unsafe { Box::from_raw(channel) };
+    // SAFETY: it was given away when the channel was made, and nobody else closes it.
+    drop(unsafe { OwnedFd::from_raw_fd(channel.fd) });
     0
 }
 
