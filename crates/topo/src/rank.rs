@@ -58,7 +58,7 @@ pub fn gpu_of_rank(visible: Option<&str>, local_rank: usize, gpus: usize) -> Opt
     Some(named.unwrap_or(local_rank % gpus))
 }
 
-/// Whether a list of processors as the kernel writes it, such as `0-3,8`, holds all of these. False for what is no such list.
+/// Whether a list of processors as the kernel writes it, such as `0-3,8`, holds all of these. False for text of another form.
 pub(crate) fn holds_all(list: &str, processors: &[usize]) -> bool {
     let range = |part: &str| -> Option<(usize, usize)> {
         let (first, last) = part.split_once('-').unwrap_or((part, part));

@@ -1,5 +1,5 @@
-//! The first frame of each end of a control stream for tagged messages: which rank speaks, and what shows that it is that rank.
-//! Read from whoever connects, before anything else is believed.
+//! The first frame of each end of a control stream for tagged messages: the rank of its sender, and a proof of that rank.
+//! It is read from any process that connects, before anything else is believed.
 
 use alloc::vec::Vec;
 
@@ -50,7 +50,7 @@ impl Introduction {
     /// Reads one.
     ///
     /// # Errors
-    /// [`IntroductionError`] for what is none.
+    /// [`IntroductionError`] for any other bytes.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, IntroductionError> {
         let parsed = Self::read(&mut Reader(bytes));
         match parsed {

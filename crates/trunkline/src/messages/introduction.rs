@@ -59,7 +59,7 @@ enum Shown {
     Waits,
     /// It is of that rank.
     Rank(usize),
-    /// It has ended, or said what is not so.
+    /// It has ended, or its introduction is wrong.
     Nobody,
 }
 
