@@ -16,11 +16,12 @@ use crate::comm::Comm;
 use crate::engine::turn_of;
 use crate::groups::{Neighbours, Turn};
 use crate::links::SharedLinks;
-use crate::member::{Open, Side};
+use crate::member::{Down, Open, Side};
 use crate::news::Word;
 use crate::path::{LAST_FLUSH, NO_LINK, PROBE, Path, Proof, Told};
 use crate::rails::Rails;
 use crate::request::Requests;
+use crate::watch::LOOKS_AT_END;
 use crate::{CommFault, CommId, Engine};
 
 /// Polls of a comm whose links all carry between two looks at the clock.
@@ -38,9 +39,39 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         self.open(comm, |turn| turn.open.side.paths().iter().map(Path::carries).collect())
     }
 
+    /// Whether no link of a comm has carried for as long as a peer may be silent. Until then work waits, and links are made: the peer
+    /// lives as long as its control streams do.
+    fn is_stranded(&self, open: &mut Open, now: Instant) -> bool {
+        if open.link_down || open.side.paths().any_carries() {
+            open.adrift = None;
+            return false;
+        }
+        if open.adrift.is_none() {
+            let paths = open.side.paths();
+            (0..paths.len()).for_each(|at| paths.get_mut(at).life.hurry(now));
+        }
+        let step = Duration(self.params.peer_time.0 / LOOKS_AT_END);
+        let waited = Down::look(&mut open.adrift, now, step);
+        waited > self.params.peer_time || self.params.mutant.is("engine-leaves-its-last-link")
+    }
+
+    /// The comm is of no more use, since none of its links is.
+    #[cold]
+    fn strand(&self, slot: &Comm, turn: &mut Turn<'_, F::Rail>) {
+        let Turn { open, rails, .. } = turn;
+        // Links that were being made may hold a flush.
+        open.link_down = true;
+        if !open.rides() {
+            open.side.paths().fail(rails);
+        }
+        open.side.gone();
+        let fault = CommFault::Link(open.ended_by);
+        self.give_up_peer(slot, turn, fault);
+    }
+
     /// Looks after the links of a comm that has several.
     pub(crate) fn tend_links(&self, slot: &Comm, turn: &mut Turn<'_, F::Rail>) {
-        let Turn { open, rails, .. } = turn;
+        let open = &mut *turn.open;
         if !open.many || open.fault.is_some() {
             return;
         }
@@ -50,6 +81,10 @@ impl<F: Fabric, H: Host> Engine<F, H> {
             return;
         }
         let now = self.host.now();
+        if self.is_stranded(open, now) {
+            return self.strand(slot, turn);
+        }
+        let Turn { open, rails, .. } = turn;
         let went_on = if open.link_down {
             // With none left, the peer hears of each link all the same, and need not find out by itself.
             open.end_all_leaving(rails, &slot.requests, now)

@@ -61,6 +61,8 @@ pub(crate) struct Open {
     pub(crate) joins: u32,
     /// When the network was last asked whether the links carry.
     pub(crate) asked: Instant,
+    /// How long none of its links has carried, while others are made.
+    pub(crate) adrift: Option<Down>,
     /// Polls, where there are several links.
     pub(crate) turns: u32,
     /// There are several links.
@@ -219,6 +221,7 @@ impl Open {
             tended: Instant::default(),
             joins,
             asked: Instant::default(),
+            adrift: None,
             turns: 0,
             many,
             closed: None,
@@ -250,14 +253,6 @@ impl Open {
         };
         if let Err(fault) = posted {
             self.fail(rails, requests, fault);
-        }
-        if self.many && !self.side.paths().any_carries() {
-            // With none left, the comm is of no more use; links that were being made may hold a flush.
-            self.link_down = true;
-            if !self.rides() {
-                self.side.paths().fail(rails);
-            }
-            self.side.gone();
         }
         self.link_down |= matches!(&self.side, Side::Recv(lane) if lane.gone);
     }

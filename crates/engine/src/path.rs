@@ -144,7 +144,7 @@ impl Paths {
     #[inline]
     pub(crate) fn lead_credits(&self, rails: &Rails<impl Rail>) -> u32 {
         let path = self.leader();
-        rails.get(path.rail).credits(path.link)
+        if self.are_many() && !path.carries() { 0 } else { rails.get(path.rail).credits(path.link) }
     }
 
     /// Which paths carry: bit 0 the first.

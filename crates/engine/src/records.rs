@@ -192,7 +192,8 @@ impl RecvLane {
                 self.records.flushes_left[usize::from(slot)] += 1;
             }
         }
-        Ok(true)
+        // Without any link, it waits for the next one.
+        Ok(self.records.flushes_left[usize::from(slot)] > 0)
     }
 
     /// An operation of ours has completed.

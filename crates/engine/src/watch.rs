@@ -46,8 +46,7 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         if !turn.open.many && !turn.open.link_down {
             self.look_at_links(turn);
         }
-        let shares = turn.shared.is_some() && !self.params.mutant.is("ride-drains-for-itself");
-        let Turn { open, rails, batch, .. } = turn;
+        let Turn { open, .. } = turn;
         let process = open.peer.process;
         let closed = slot.peer_closed.load(Ordering::Acquire);
         let fault = if open.peer.dead.load(Ordering::Acquire) {
@@ -68,6 +67,14 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         } else {
             return;
         };
+        self.give_up_peer(slot, turn, fault);
+    }
+
+    /// Takes what the peer has sent, and fails what can never be done.
+    #[cold]
+    pub(crate) fn give_up_peer(&self, slot: &Comm, turn: &mut Turn<'_, F::Rail>, fault: CommFault) {
+        let shares = turn.shared.is_some() && !self.params.mutant.is("ride-drains-for-itself");
+        let Turn { open, rails, batch, .. } = turn;
         let failed = match shares {
             false => open.on_peer_gone(rails, batch, &slot.requests, fault),
             true => turn.on_peer_gone(&self.comms, &slot.requests, fault),

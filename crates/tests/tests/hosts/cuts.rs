@@ -72,6 +72,34 @@ fn wait_for(file: &File<'_>, cables: u16, peer_time: Duration) {
     });
 }
 
+/// Both cables are cut for so long that every link is found silent, and not for as long as the peer may be: the peer lives, and
+/// so do its connections, over whichever cable is whole first.
+#[test]
+fn a_while_without_any_cable_loses_no_connection() {
+    let (peer_time, dark) = (Duration::from_secs(10), 4 * RAIL_TIME);
+    testbed::run_within(2 * limit(peer_time, dark), |testbed| {
+        let pair = Pair::new(testbed, &[Shape::PLAIN; 2]);
+        let setting = pair.setting("a_stream_arrives_whole").env("TEST_WAYS", "both");
+        let setting = setting.env("TRUNKLINE_RAIL_TIME_MS", RAIL_TIME.as_millis());
+        let setting = setting.env("TRUNKLINE_PEER_TIME_MS", peer_time.as_millis());
+        let setting = setting.env("TEST_LENGTH", 64 << 10).env("TEST_WINDOW", 2).env("TEST_REST_US", 10_000);
+        during(setting.within(limit(peer_time, dark)), |file| {
+            for round in 0..rounds().min(20) {
+                wait_for(file, 2, peer_time);
+                pair.rails.iter().for_each(|rail| rail.cut());
+                // As long as both are cut: it is what is varied.
+                std::thread::sleep(dark);
+                let first = round % 2;
+                pair.rails[first].mend();
+                pair.wait(&pair.left, first, BYTES, PATIENCE);
+                pair.wait(&pair.right, first, BYTES, PATIENCE);
+                pair.rails[1 - first].mend();
+            }
+            wait_for(file, 2, peer_time);
+        });
+    });
+}
+
 macro_rules! second_cuts {
     ($($name:ident: $peer_s:literal s, $gap_ms:literal ms;)*) => {
         $(
