@@ -9,7 +9,7 @@ use comfy_table::Table;
 
 use crate::report::{self, Findings};
 use crate::workspace::Workspace;
-use crate::{abi, bindings, floors, limits, shell, unsafe_budget};
+use crate::{abi, bindings, deny, floors, limits, shell, unsafe_budget};
 
 /// A named check.
 type Step = (&'static str, fn(&Workspace) -> Result<Findings>);
@@ -21,6 +21,7 @@ const SOURCE: &[Step] = &[
     ("limits", limits::run),
     ("unsafe-budget", |workspace| unsafe_budget::run(workspace, false)),
     ("clippy", clippy),
+    ("deny", deny::run),
 ];
 
 /// Checks that compare with headers of others, or look into a library that they build.

@@ -11,6 +11,7 @@ mod ci;
 mod compare;
 mod conformance;
 mod corpus;
+mod deny;
 mod dist;
 #[cfg(test)]
 mod fixture;
@@ -50,6 +51,8 @@ struct Args {
 enum Command {
     /// Checks who depends on whom, and that the pure crates are pure.
     Floors,
+    /// Checks licences, versions and sources of all dependencies by the rules of deny.toml.
+    Deny,
     /// Checks the lengths of files and functions, and that no state hides at file scope.
     Limits,
     /// Counts unsafe against the table in docs/unsafe.md.
@@ -120,6 +123,7 @@ fn main() -> ExitCode {
 fn dispatch(command: Command) -> Result<bool> {
     let workspace = Workspace::current()?;
     match command {
+        Command::Deny => Ok(shown("deny", &deny::run(&workspace)?)),
         Command::Floors => Ok(shown("floors", &floors::run(&workspace)?)),
         Command::Limits => Ok(shown("limits", &limits::run(&workspace)?)),
         Command::UnsafeBudget { update } => {
