@@ -12,7 +12,7 @@ use std::process::ExitCode;
 
 use trunkline_proto::intervals::Span;
 use trunkline_proto::ipc::exporter::{
-    Allocation, AllocationId, Amount, Ask, Config, Exporter, Found, Known, PeerId, Shared,
+    Allocation, AllocationId, Amount, Ask, Config, Exporter, Found, PeerId, Shared,
 };
 use trunkline_proto::ipc::importer::{Importer, Place, Resolved, Way};
 use trunkline_proto::mutant::Mutant;
@@ -33,7 +33,7 @@ const NOW: Instant = Instant(1);
 /// As many exports as that, each of 2 MiB.
 fn exported(count: usize) -> Option<Exported> {
     let budget = Amount { entries: count, bytes: u64::MAX };
-    let config = Config { budget, passing: 0, idle: Some(Config::IDLE), hooked: false, weightless: false };
+    let config = Config { budget, passing: 0, idle: Some(Config::IDLE), weightless: false };
     let mut exporter = Exporter::new(config, Mutant::NONE);
     let peer = exporter.join().ok()?;
     let mut memory = Vec::new();
@@ -42,7 +42,7 @@ fn exported(count: usize) -> Option<Exported> {
         let place = number.wrapping_mul(0x9e37) % (1 << 16);
         let span = Span::new(0x7f00_0000_0000 + (place << 22), 2 << 20)?;
         let one = Allocation { span, id: AllocationId(number), device: 0 };
-        let ask = Ask { peer, part: span, known: Known::Allocation(one), passing: false };
+        let ask = Ask { peer, part: span, memory: one, passing: false };
         let Ok(Shared::Export(export)) = exporter.share(&ask, NOW) else { return None };
         let Ok(Shared::Sent(sent)) = exporter.exported(export, NOW) else { return None };
         exporter.finish(sent.pin, Outcome::Copied, NOW);
@@ -54,30 +54,30 @@ fn exported(count: usize) -> Option<Exported> {
 fn recent(count: usize, times: usize) -> Option<()> {
     let Exported { exporter, memory, .. } = exported(count)?;
     let last = memory.last()?;
-    let (part, known) = (Span::new(last.span.start() + 4096, 65536)?, Known::Allocation(*last));
+    let part = Span::new(last.span.start() + 4096, 65536)?;
     for _ in 0..times {
-        black_box(black_box(&exporter).lookup(part, black_box(known)));
+        black_box(black_box(&exporter).lookup(part, black_box(*last)));
     }
-    matches!(exporter.lookup(part, known), Found::Hit(_)).then_some(())
+    matches!(exporter.lookup(part, *last), Found::Hit(_)).then_some(())
 }
 
 fn indexed(count: usize, times: usize) -> Option<()> {
     let Exported { exporter, memory, .. } = exported(count)?;
     let others = memory.split_last()?.1;
-    let known: Vec<_> = others.iter().map(|one| (one.span, Known::Allocation(*one))).collect();
-    for _ in 0..times.div_ceil(known.len()) {
-        for (part, known) in &known {
-            black_box(black_box(&exporter).lookup(*part, *known));
+    let asked: Vec<_> = others.iter().map(|one| (one.span, *one)).collect();
+    for _ in 0..times.div_ceil(asked.len()) {
+        for (part, memory) in &asked {
+            black_box(black_box(&exporter).lookup(*part, *memory));
         }
     }
-    let hit = |(part, known): &(Span, Known)| matches!(exporter.lookup(*part, *known), Found::Hit(_));
-    known.iter().all(hit).then_some(())
+    let hit = |(part, memory): &(Span, Allocation)| matches!(exporter.lookup(*part, *memory), Found::Hit(_));
+    asked.iter().all(hit).then_some(())
 }
 
 fn share(count: usize, times: usize) -> Option<()> {
     let Exported { mut exporter, peer, memory } = exported(count)?;
     let last = memory.last()?;
-    let ask = Ask { peer, part: last.span, known: Known::Allocation(*last), passing: false };
+    let ask = Ask { peer, part: last.span, memory: *last, passing: false };
     for _ in 0..times {
         let Ok(Shared::Sent(sent)) = black_box(&mut exporter).share(black_box(&ask), NOW) else {
             return None;

@@ -18,9 +18,7 @@ use trunkline_fabric::trace::{Recorder, Traced};
 use trunkline_fabric::{Fabric as _, Host as _};
 use trunkline_mem::Memory;
 use trunkline_proto::intervals::Span;
-use trunkline_proto::ipc::exporter::{
-    Allocation, AllocationId, Amount, Ask, Config, Exporter, Known, Shared,
-};
+use trunkline_proto::ipc::exporter::{Allocation, AllocationId, Amount, Ask, Config, Exporter, Shared};
 use trunkline_proto::ipc::importer::{Importer, Place, Resolved, Way};
 use trunkline_proto::mutant::Mutant as Bug;
 use trunkline_proto::pool::config::Sharing;
@@ -237,17 +235,15 @@ fn shared_messages_over_two_rails_allocate_nothing() {
 fn hits_on_shared_memory_allocate_nothing() {
     let now = trunkline_proto::time::Instant(1);
     let budget = Amount { entries: 64, bytes: 64 << 20 };
-    let mut exporter = Exporter::new(
-        Config { budget, passing: 4, idle: Some(Config::IDLE), hooked: false, weightless: false },
-        Bug::NONE,
-    );
+    let mut exporter =
+        Exporter::new(Config { budget, passing: 4, idle: Some(Config::IDLE), weightless: false }, Bug::NONE);
     let mut importer = Importer::new(Bug::NONE);
     let (peer, source) = (exporter.join().unwrap(), importer.join().unwrap());
     let place = Place { device: 0, way: Way::Device };
     let mut message = |number: u64| {
         let span = Span::new(0x10_0000 * (number % 64 + 1), 0x10_0000).unwrap();
         let memory = Allocation { span, id: AllocationId(number % 64), device: 0 };
-        let ask = Ask { peer, part: span, known: Known::Allocation(memory), passing: false };
+        let ask = Ask { peer, part: span, memory, passing: false };
         let shared = match exporter.share(&ask, now).unwrap() {
             Shared::Export(export) => exporter.exported(export, now).unwrap(),
             shared => shared,

@@ -38,8 +38,7 @@ impl Config {
     /// The defaults, for that process: what is kept is at most so much.
     #[must_use]
     pub const fn new(process: [u8; 16], budget: Amount) -> Self {
-        let exporting =
-            Exporting { budget, passing: 64, idle: Some(Exporting::IDLE), hooked: false, weightless: false };
+        let exporting = Exporting { budget, passing: 64, idle: Some(Exporting::IDLE), weightless: false };
         let (place, leaving) = (Place { device: 0, way: Way::Device }, Duration::secs(2));
         Self { process, exporting, passing: Passing::Bytes, place, leaving, mutant: Mutant::NONE }
     }

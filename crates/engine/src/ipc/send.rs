@@ -3,9 +3,7 @@
 use trunkline_fabric::OobStream;
 use trunkline_mem::ipc::IpcMemory;
 use trunkline_proto::intervals::Span;
-use trunkline_proto::ipc::exporter::{
-    Allocation, AllocationId, Ask, Export, Known, Sent, ShareError, Shared, Why,
-};
+use trunkline_proto::ipc::exporter::{Allocation, AllocationId, Ask, Export, Sent, ShareError, Shared, Why};
 use trunkline_proto::slots::SlotId;
 use trunkline_proto::time::Instant;
 use trunkline_proto::wire::ipc::{Message, Name, Reference};
@@ -102,14 +100,8 @@ impl<M: IpcMemory, S: OobStream> Node<M, S> {
         let &Send { addr, len, passing } = message;
         let outside = SendError::Outside { addr, len };
         let part = Span::new(addr as u64, len as u64).ok_or(outside.clone())?;
-        let hooked = self.config.exporting.hooked;
-        let known = if hooked { Known::Address } else { Known::Allocation(self.find(addr)?) };
-        let mut ask = Ask { peer: peer.exporting, part, known, passing };
+        let ask = Ask { peer: peer.exporting, part, memory: self.find(addr)?, passing };
         let mut shared = self.share(&ask, &outside, now)?;
-        if shared == Shared::Query {
-            ask.known = Known::Allocation(self.find(addr)?);
-            shared = self.share(&ask, &outside, now)?;
-        }
         if let Shared::Export(export) = shared {
             shared = self.export(export, now);
         }
@@ -117,7 +109,7 @@ impl<M: IpcMemory, S: OobStream> Node<M, S> {
             Shared::Sent(sent) => self.go(to, sent),
             Shared::Fallback(why) => Referring::Elsewhere(why),
             // One owner makes one export at a time, and a driver that was asked is believed.
-            Shared::Export(_) | Shared::Coming | Shared::Query => Referring::Busy,
+            Shared::Export(_) | Shared::Coming => Referring::Busy,
         })
     }
 

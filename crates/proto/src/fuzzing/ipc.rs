@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 use super::variants;
 use crate::intervals::Span;
 use crate::ipc::exporter::{
-    Allocation, AllocationId, Amount, Ask, Command, Config, Exporter, Known, PeerId, Pin, Shared,
+    Allocation, AllocationId, Amount, Ask, Command, Config, Exporter, PeerId, Pin, Shared,
 };
 use crate::ipc::importer::{Importer, MappingId, Place, Refusal, Resolved, SourceId, Use, Way};
 use crate::mutant::Mutant;
@@ -196,7 +196,7 @@ struct Exporting {
 impl Exporting {
     fn new() -> Option<Self> {
         let budget = Amount { entries: 4, bytes: 64 };
-        let config = Config { budget, passing: 2, idle: None, hooked: false, weightless: false };
+        let config = Config { budget, passing: 2, idle: None, weightless: false };
         let mut exporter = Exporter::new(config, Mutant::NONE);
         let peer = exporter.join().ok()?;
         Some(Self { exporter, peer, pins: Vec::new(), allocations: 0 })
@@ -226,8 +226,7 @@ impl Exporting {
         self.allocations += u64::from(number & 1);
         let Some(span) = Span::new(0x1000 + 8 * u64::from(place), u64::from(number & 15) + 1) else { return };
         let memory = Allocation { span, id: AllocationId(self.allocations), device: 0 };
-        let (known, passing) = (Known::Allocation(memory), number & 16 != 0);
-        let ask = Ask { peer: self.peer, part: span, known, passing };
+        let ask = Ask { peer: self.peer, part: span, memory, passing: number & 16 != 0 };
         let shared = match self.exporter.share(&ask, NOW) {
             Ok(Shared::Export(export)) => self.exporter.exported(export, NOW).ok(),
             shared => shared.ok(),

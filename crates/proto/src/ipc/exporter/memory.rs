@@ -17,13 +17,3 @@ pub struct Allocation {
     /// The number of its device.
     pub device: u32,
 }
-
-/// What is known of the memory that is to be shared.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Known {
-    /// The driver was asked just now, after [`Exporter::freed`](super::Exporter::freed) was told of all that the hook had said.
-    Allocation(Allocation),
-    /// The driver was not asked. Enough where a hook tells of all memory that is freed, and was looked at just now; otherwise the
-    /// answer will be to ask.
-    Address,
-}

@@ -1,9 +1,9 @@
 //! The end that has the memory: it alone decides what is exported, who is told, and when that is over.
 //!
 //! - [`Exporter::lookup`] finds an export and changes nothing. [`Exporter::share`] pins one for a message ([`Shared::Sent`]), or says
-//!   what is missing: an export that the caller is to make ([`Shared::Export`]), the driver's word on the address
-//!   ([`Shared::Query`]), another caller's export ([`Shared::Coming`]); or that this message goes another way
-//!   ([`Shared::Fallback`]).
+//!   what is missing: an export that the caller is to make ([`Shared::Export`]), another caller's export
+//!   ([`Shared::Coming`]); or that this message goes another way ([`Shared::Fallback`]). Both are told what the driver
+//!   says of the address just now: an address alone may be that of memory that was freed and given to another owner.
 //! - [`Exporter::finish`]: the message is done. [`Exporter::poll`], after any call and at [`Exporter::deadline`]: what is to be
 //!   unexported or asked of the driver. [`Exporter::retire`], for each peer whose stream has room: what it is to let go.
 //!   [`Exporter::retired`]: it has.
@@ -29,7 +29,7 @@ mod share;
 
 pub use counts::{Amount, Counts, Usage, Why};
 pub use entry::{Export, Pin, Sent, State};
-pub use memory::{Allocation, AllocationId, Known};
+pub use memory::{Allocation, AllocationId};
 pub use news::{Command, NewsError, Query};
 pub use peer::PeerId;
 pub use share::{Ask, Found, ShareError, Shared};
@@ -56,9 +56,6 @@ pub struct Config {
     pub passing: usize,
     /// For how long an export is kept that no message uses; `None`: for ever.
     pub idle: Option<Duration>,
-    /// Whether a hook tells of all memory that is freed, and before another thread can have memory there. Then an address is enough to find an export by. What
-    /// tells after the driver has freed is no such hook.
-    pub hooked: bool,
     /// Whether an export keeps no memory from being freed, as where others copy by the kernel's calls: its bytes count as none then.
     pub weightless: bool,
 }
@@ -106,7 +103,6 @@ pub struct Exporter {
 struct Recent {
     name: Name,
     memory: Allocation,
-    checked: u32,
 }
 
 /// There are as many peers as there may be.

@@ -2,7 +2,7 @@
 
 use super::counts::Why;
 use super::entry::{Entry, Export, Pin, Sent, State};
-use super::memory::{Allocation, Known};
+use super::memory::Allocation;
 use super::peer::{Held, PeerId};
 use super::{Exporter, NewsError, Recent};
 use crate::intervals::Span;
@@ -18,8 +18,8 @@ pub struct Ask {
     pub peer: PeerId,
     /// Its bytes, by their addresses.
     pub part: Span,
-    /// What is known of their memory.
-    pub known: Known,
+    /// The allocation that has them, as the driver said just now.
+    pub memory: Allocation,
     /// Whether an export that is made for it goes with it, whatever the budget; otherwise it is kept as far as that allows.
     pub passing: bool,
 }
@@ -31,8 +31,6 @@ pub enum Found {
     Hit(Name),
     /// It is being exported.
     Coming,
-    /// Something is exported at that address, or was; the driver knows whether it is still the same.
-    Unchecked,
     /// Nothing is exported there.
     Absent,
     /// Another allocation was exported there.
@@ -49,8 +47,6 @@ pub enum Shared {
     Export(Export),
     /// Another caller carries it out: ask again.
     Coming,
-    /// Ask the driver what is at that address, and ask again.
-    Query,
     /// It goes another way; this is counted.
     Fallback(Why),
 }
@@ -67,42 +63,35 @@ pub enum ShareError {
 }
 
 impl Exporter {
-    /// The export of those bytes, if there is one. Changes nothing.
+    /// The export of those bytes, which are of `memory` as the driver said just now, if there is one. Changes nothing.
     #[inline]
     #[must_use]
-    pub fn lookup(&self, part: Span, known: Known) -> Found {
+    pub fn lookup(&self, part: Span, memory: Allocation) -> Found {
         if let Some(recent) = &self.recent
             && recent.memory.span.contains(part)
-            && match known {
-                Known::Allocation(now) => now == recent.memory,
-                Known::Address => self.config.hooked && recent.checked == self.epoch,
-            }
+            && memory == recent.memory
         {
             return Found::Hit(recent.name);
         }
-        self.lookup_indexed(part, known)
+        self.lookup_indexed(part, memory)
     }
 
     /// Not inlined, so that the one that was found last costs less.
     #[inline(never)]
-    fn lookup_indexed(&self, part: Span, known: Known) -> Found {
+    fn lookup_indexed(&self, part: Span, memory: Allocation) -> Found {
         // No two overlap: none but this can have its first byte.
         let Some((span, slot)) = self.index.last_from(&(), part.start()) else { return Found::Absent };
         let Some((id, entry)) = self.entries.at(slot).filter(|_| span.contains(part)) else {
             return Found::Absent;
         };
-        self.judge(id, entry, known)
+        self.judge(id, entry, memory)
     }
 
     /// Whether what is exported is what is asked for.
     #[inline]
-    fn judge(&self, id: SlotId, entry: &Entry, known: Known) -> Found {
-        match known {
-            Known::Allocation(now) if now != entry.memory && !self.believes(now, entry.memory) => {
-                return Found::Stale;
-            }
-            Known::Address if !self.config.hooked || entry.checked != self.epoch => return Found::Unchecked,
-            _ => {}
+    fn judge(&self, id: SlotId, entry: &Entry, now: Allocation) -> Found {
+        if now != entry.memory && !self.believes(now, entry.memory) {
+            return Found::Stale;
         }
         match Name::new(id) {
             Some(name) if entry.state == State::Live => Found::Hit(name),
@@ -125,17 +114,14 @@ impl Exporter {
         if self.peers.get(ask.peer.0).is_none() {
             return Err(ShareError::Gone);
         }
-        if let Known::Allocation(memory) = ask.known
-            && !memory.span.contains(ask.part)
-        {
+        if !ask.memory.span.contains(ask.part) {
             return Err(ShareError::Outside);
         }
-        match (self.lookup(ask.part, ask.known), ask.known) {
-            (Found::Hit(name), _) => Ok(self.hit(name, ask)),
-            (Found::Coming, _) => Ok(Shared::Coming),
-            (Found::Unchecked, _) | (_, Known::Address) => Ok(Shared::Query),
-            (Found::Absent | Found::Stale, Known::Allocation(memory)) => Ok(self.begin(memory, ask, now)),
-        }
+        Ok(match self.lookup(ask.part, ask.memory) {
+            Found::Hit(name) => self.hit(name, ask),
+            Found::Coming => Shared::Coming,
+            Found::Absent | Found::Stale => self.begin(ask, now),
+        })
     }
 
     /// A message of bytes that no one export is of: they lie in several allocations, one behind the other. It is counted.
@@ -145,7 +131,9 @@ impl Exporter {
 
     fn hit(&mut self, name: Name, ask: &Ask) -> Shared {
         let id = name.id();
-        self.remember(name, matches!(ask.known, Known::Allocation(_)));
+        // The driver was asked just now: its memory is there.
+        self.entries.get_mut(id).into_iter().for_each(|entry| entry.checked = self.epoch);
+        self.remember(name);
         let room = if ask.passing { Ok(()) } else { self.adopt(id) };
         match room.and_then(|()| self.pin(name, ask)) {
             Ok(sent) => {
@@ -157,13 +145,10 @@ impl Exporter {
         }
     }
 
-    /// It is the one that was shared last. If the driver was asked, its memory is there.
-    fn remember(&mut self, name: Name, checked: bool) {
-        let Some(entry) = self.entries.get_mut(name.id()) else { return };
-        if checked {
-            entry.checked = self.epoch;
-        }
-        self.recent = Some(Recent { name, memory: entry.memory, checked: entry.checked });
+    /// It is the one that was shared last.
+    fn remember(&mut self, name: Name) {
+        let Some(entry) = self.entries.get(name.id()) else { return };
+        self.recent = Some(Recent { name, memory: entry.memory });
     }
 
     /// One message more uses a live export.
@@ -207,7 +192,8 @@ impl Exporter {
     }
 
     /// An allocation that is not exported: what was at its addresses is over, and it is exported if there is room.
-    fn begin(&mut self, memory: Allocation, ask: &Ask, now: Instant) -> Shared {
+    fn begin(&mut self, ask: &Ask, now: Instant) -> Shared {
+        let memory = ask.memory;
         self.displace(memory);
         let one = self.config.one(memory);
         if let Err(why) = self.make_room(one, ask.passing) {
@@ -257,13 +243,12 @@ impl Exporter {
         if !listed {
             self.condemn(id);
         }
-        let (known, passing) = (Known::Allocation(allocation), true);
-        let ask = Ask { peer: pin.peer, part, known, passing };
+        let ask = Ask { peer: pin.peer, part, memory: allocation, passing: true };
         let pinned = if listed { self.pin(pin.name, &ask) } else { Err(Why::Gone) };
         let shared = match pinned {
             Ok(sent) => {
                 self.counts.announced += u64::from(sent.announce);
-                self.remember(pin.name, false);
+                self.remember(pin.name);
                 Shared::Sent(sent)
             }
             Err(why) => self.fall_back(why),

@@ -21,7 +21,7 @@ const PEERS: usize = 3;
 const PLACES: &[Place] = &[PLACE, Place { device: 1, way: Way::Device }, Place { device: 0, way: Way::Host }];
 
 const fn setup(config: Config, peers: usize) -> Setup {
-    Setup { config, buffers: BUFFERS, peers, places: PLACES, refused: &[] }
+    Setup { config, hooked: false, buffers: BUFFERS, peers, places: PLACES, refused: &[] }
 }
 
 /// A step that somebody decides, or the number of one that goes on by itself.
@@ -98,8 +98,7 @@ proptest! {
         hooked: bool,
         end in prop::option::weighted(0.3, prop_oneof![Just(Step::DieAll), Just(Step::Close)]),
     ) {
-        let config = Config { hooked, ..config(entries, bytes) };
-        let mut world = World::new(setup(config, PEERS));
+        let mut world = World::new(Setup { hooked, ..setup(config(entries, bytes), PEERS) });
         events.into_iter().for_each(|event| take(&mut world, event));
         end.into_iter().for_each(|step| world.step(step));
         world.finish();
@@ -131,8 +130,7 @@ fn a_burst_costs_one_export_and_one_mapping() {
 #[test]
 fn ten_thousand_rounds_of_allocate_send_and_free_leave_nothing() {
     for hooked in [false, true] {
-        let config = Config { hooked, ..config(4, 0x1000) };
-        let mut world = World::new(setup(config, 2));
+        let mut world = World::new(Setup { hooked, ..setup(config(4, 0x1000), 2) });
         for round in 0..10_000 {
             // By turns at the same place, across it, and elsewhere.
             let buffer = [0, 1, 3, 0, 4][round % 5];
@@ -186,7 +184,7 @@ fn each_way_to_ask_memory_back_leaves_nothing() {
     ];
     for (way, hooked, steps) in ways {
         for in_use in [false, true] {
-            let mut world = World::new(setup(Config { hooked, ..config(4, 0x1000) }, 2));
+            let mut world = World::new(Setup { hooked, ..setup(config(4, 0x1000), 2) });
             let sends = || [(0, 0), (0, 1), (3, 0), (3, 1)].into_iter();
             [0, 3].into_iter().for_each(|buffer| world.step(Step::Allocate(buffer)));
             for (buffer, peer) in sends().chain(sends()) {

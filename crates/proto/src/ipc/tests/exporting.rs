@@ -16,22 +16,19 @@ fn a_look_up_finds_what_is_the_same_allocation_and_changes_nothing() {
     let mut one = Exporting::new(config(8, 1 << 20));
     let (a, b) = (A(), allocation(2, 0x3000, 0x100));
     let (first, second) = (one.touch(a, at(1)), one.touch(b, at(1)));
-    let look = |start, len, known| one.exporter.lookup(span(start, len), known);
-    let queried = Known::Allocation;
+    let look = |start, len, memory| one.exporter.lookup(span(start, len), memory);
     for _ in 0..2 {
-        assert_eq!(look(0x1000, 0x100, queried(a)), Found::Hit(first), "exactly");
-        assert_eq!(look(0x1010, 1, queried(a)), Found::Hit(first), "a part");
-        assert_eq!(look(0x30ff, 1, queried(b)), Found::Hit(second), "the last byte");
+        assert_eq!(look(0x1000, 0x100, a), Found::Hit(first), "exactly");
+        assert_eq!(look(0x1010, 1, a), Found::Hit(first), "a part");
+        assert_eq!(look(0x30ff, 1, b), Found::Hit(second), "the last byte");
         for (start, len) in [(0xfff, 2), (0x10ff, 2), (0xfff, 0x102)] {
-            assert_eq!(look(start, len, queried(allocation(3, start, len))), Found::Absent, "across an end");
+            assert_eq!(look(start, len, allocation(3, start, len)), Found::Absent, "across an end");
         }
         for other in
             [allocation(3, 0x1000, 0x100), allocation(1, 0x1000, 0x101), Allocation { device: 1, ..a }]
         {
-            assert_eq!(look(0x1000, 0x100, queried(other)), Found::Stale, "{other:?}");
+            assert_eq!(look(0x1000, 0x100, other), Found::Stale, "{other:?}");
         }
-        assert_eq!(look(0x1000, 1, Known::Address), Found::Unchecked, "no hook tells that it is still there");
-        assert_eq!(look(0x2000, 1, Known::Address), Found::Absent);
     }
     assert_eq!((one.exports, one.exporter.counts().hits), (2, 0));
 }
@@ -94,7 +91,7 @@ fn what_is_stale_and_in_use_stays_until_its_messages_are_done() {
             one.exporter.queried(query, None);
         }
         assert_eq!(
-            one.exporter.lookup(span(0x1000, 1), Known::Allocation(A())),
+            one.exporter.lookup(span(0x1000, 1), A()),
             match again {
                 Some(memory) if memory.span.start() == 0x1000 => Found::Stale,
                 _ => Found::Absent,
@@ -120,7 +117,7 @@ fn ids_that_differ_in_their_high_half_are_others() {
     let mut seen = Vec::new();
     for high in [0, 1, 2, u64::from(u32::MAX)] {
         let memory = allocation(high << 32 | 7, 0x1000, 64);
-        assert!(!matches!(one.exporter.lookup(memory.span, Known::Allocation(memory)), Found::Hit(_)));
+        assert!(!matches!(one.exporter.lookup(memory.span, memory), Found::Hit(_)));
         let name = one.touch(memory, at(1));
         assert_eq!(one.touch(memory, at(1)), name);
         assert!(!seen.contains(&name), "a name for two allocations");
@@ -165,7 +162,7 @@ fn who_asks_while_it_is_exported_asks_again() {
     let Shared::Export(export) = one.exporter.share(&ask, at(1)).unwrap() else { unreachable!() };
     assert_eq!((export.allocation(), export.name()), (A(), name(0, 1)));
     assert_eq!(one.exporter.share(&ask, at(1)), Ok(Shared::Coming));
-    assert_eq!(one.exporter.lookup(ask.part, ask.known), Found::Coming);
+    assert_eq!(one.exporter.lookup(ask.part, ask.memory), Found::Coming);
     assert_eq!(one.exporter.export_failed(export), Ok(Why::NotExported));
     let counts = one.exporter.counts();
     assert_eq!((counts.fallbacks(Why::NotExported), counts.all_fallbacks()), (1, 1));
@@ -200,7 +197,6 @@ fn asks_that_cannot_be_change_nothing() {
     assert_eq!(one.exporter.share(&Ask { peer: dead, ..ask }, at(1)), Err(ShareError::Gone));
     let next = one.exporter.join().unwrap();
     assert_eq!((next.slot(), next == dead), (dead.slot(), false), "who comes again is another one");
-    assert_eq!(one.exporter.share(&Ask { known: Known::Address, ..ask }, at(1)), Ok(Shared::Query));
     assert_eq!((one.exporter.usage(), one.exporter.counts().all_fallbacks()), (Default::default(), 0));
 }
 

@@ -282,13 +282,11 @@ fn a_peer_is_drained_alone_and_may_be_told_again() {
 
 #[test]
 fn a_flag_that_something_was_freed_has_every_export_asked_about() {
-    let mut one = Exporting::new(Config { hooked: true, ..config(10, 1000) });
+    let mut one = Exporting::new(config(10, 1000));
     let all: Vec<_> = (0..3).map(|n| numbered(n, 100)).collect();
     let names: Vec<_> = all.iter().map(|memory| one.touch(*memory, at(1))).collect();
-    let known = Ask { known: Known::Address, ..one.ask(all[0]) };
-    assert!(one.send(&known, at(1)).is_ok(), "nothing was freed: the driver need not be asked");
+    assert_eq!(one.exporter.poll(at(1)), None, "nothing was freed: no export is asked about");
     one.exporter.freed();
-    assert_eq!(one.exporter.share(&known, at(1)), Ok(Shared::Query));
     let queries: Vec<Query> = core::iter::from_fn(|| match one.exporter.poll(at(1)) {
         Some(Command::Query(query)) => Some(query),
         other => {
@@ -304,14 +302,13 @@ fn a_flag_that_something_was_freed_has_every_export_asked_about() {
     one.exporter.queried(queries[1], None);
     one.exporter.queried(queries[2], Some(Allocation { id: AllocationId(7), ..all[2] }));
     assert_eq!(one.settle(at(1)), names[1..]);
-    assert!(one.send(&known, at(1)).is_ok());
+    assert_eq!(one.touch(all[0], at(1)), names[0]);
     assert_eq!(one.exporter.counts().stale, 2);
     // An answer to an older question says nothing of what was freed since.
     one.exporter.freed();
     let Some(Command::Query(query)) = one.exporter.poll(at(1)) else { unreachable!() };
     one.exporter.freed();
     one.exporter.queried(query, Some(all[0]));
-    assert_eq!(one.exporter.share(&known, at(1)), Ok(Shared::Query));
     assert!(matches!(one.exporter.poll(at(1)), Some(Command::Query(again)) if again != query));
 }
 

@@ -11,7 +11,7 @@ mod world;
 use std::vec::Vec;
 
 use super::exporter::{
-    Allocation, AllocationId, Amount, Ask, Command, Config, Exporter, Known, PeerId, Sent, Shared, Why,
+    Allocation, AllocationId, Amount, Ask, Command, Config, Exporter, PeerId, Sent, Shared, Why,
 };
 use crate::intervals::Span;
 use crate::mutant::planted;
@@ -40,13 +40,7 @@ fn at(seconds: u64) -> Instant {
 }
 
 const fn config(entries: usize, bytes: u64) -> Config {
-    Config {
-        budget: Amount { entries, bytes },
-        passing: 4,
-        idle: Some(IDLE),
-        hooked: false,
-        weightless: false,
-    }
+    Config { budget: Amount { entries, bytes }, passing: 4, idle: Some(IDLE), weightless: false }
 }
 
 /// An exporter with a peer, and what a driver and a stream would do for it.
@@ -65,7 +59,7 @@ impl Exporting {
     }
 
     fn ask(&self, memory: Allocation) -> Ask {
-        Ask { peer: self.peer, part: memory.span, known: Known::Allocation(memory), passing: false }
+        Ask { peer: self.peer, part: memory.span, memory, passing: false }
     }
 
     /// A message about all of it; `None` if it goes another way.

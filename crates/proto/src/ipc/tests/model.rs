@@ -124,7 +124,7 @@ const PLACES: &[Place] = &[PLACE, Place { device: 1, way: Way::Device }, Place {
 
 fn setup(entries: usize, peers: usize) -> Setup {
     let config = Config { passing: 2, ..config(entries, 8 * entries as u64) };
-    Setup { config, buffers: BUFFERS, peers, places: PLACES, refused: &[] }
+    Setup { config, hooked: false, buffers: BUFFERS, peers, places: PLACES, refused: &[] }
 }
 
 fn amount(entries: usize) -> Amount {
@@ -205,8 +205,7 @@ fn one_buffer_in_several_places() {
 
 #[test]
 fn a_hook_that_only_sets_a_flag() {
-    let config = Config { hooked: true, ..config(2, 16) };
-    let setup = Setup { config, ..setup(2, 1) };
+    let setup = Setup { hooked: true, ..setup(2, 1) };
     let steps =
         [(send(0, 0), 2), (send(2, 0), 1), (Step::Free(0), 1), (A, 1), (Step::Free(2), 1), (Step::Look, 2)];
     seen(everything(setup, &[A, C], &steps), 19_000);
@@ -222,9 +221,8 @@ fn memory_that_is_freed_under_use() {
     seen(everything(setup(2, 1), &[A], &steps), 200);
     let steps = [(send(0, 0), 1), (send(0, 1), 1), (freed, 1), (B, 1), (send(1, 1), 1)];
     seen(everything(setup(2, 2), &[A], &steps), 3_500);
-    let hooked = Config { hooked: true, ..config(2, 16) };
     let steps = [(send(0, 0), 2), (freed, 1), (Step::Look, 1), (B, 1), (send(1, 0), 1)];
-    seen(everything(Setup { config: hooked, ..setup(2, 1) }, &[A], &steps), 1_300);
+    seen(everything(Setup { hooked: true, ..setup(2, 1) }, &[A], &steps), 1_300);
 }
 
 #[test]

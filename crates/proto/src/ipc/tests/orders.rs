@@ -16,7 +16,7 @@ const PLACES: &[Place] = &[PLACE, Place { device: 1, way: Way::Device }];
 
 fn setup(entries: usize, peers: usize) -> Setup {
     let config = Config { passing: 2, ..config(entries, 0x1000) };
-    Setup { config, buffers: BUFFERS, peers, places: PLACES, refused: &[] }
+    Setup { config, hooked: false, buffers: BUFFERS, peers, places: PLACES, refused: &[] }
 }
 
 const fn send(buffer: usize, peer: usize) -> Step {

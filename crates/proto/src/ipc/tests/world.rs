@@ -13,8 +13,7 @@ use std::vec::Vec;
 use super::{IDLE, at};
 use crate::intervals::Span;
 use crate::ipc::exporter::{
-    Allocation, AllocationId, Amount, Ask, Command, Config, Export, Exporter, Known, PeerId, Pin, Sent,
-    Shared, Why,
+    Allocation, AllocationId, Amount, Ask, Command, Config, Export, Exporter, PeerId, Pin, Sent, Shared, Why,
 };
 use crate::ipc::importer::{Importer, MappingId, Place, Refusal, Resolved, SourceId, Use, Way};
 use crate::mutant::planted;
@@ -73,6 +72,8 @@ pub(super) enum Step {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Setup {
     pub(super) config: Config,
+    /// Whether a hook tells that something was freed, once it is.
+    pub(super) hooked: bool,
     /// Where the buffers are; those that overlap are not allocated together.
     pub(super) buffers: &'static [(u64, u64)],
     pub(super) peers: usize,
@@ -270,7 +271,7 @@ impl World {
             Step::Allocate(buffer) => self.allocate(buffer),
             Step::Free(buffer) | Step::FreeUnderUse(buffer) => {
                 self.buffers[buffer] = None;
-                self.freed = self.setup.config.hooked;
+                self.freed = self.setup.hooked;
             }
             Step::Cancel(at) => self.peers[at].done(0, Outcome::Ended),
             Step::Send { buffer, peer, place, passing } => self.send(buffer, peer, place, passing),
@@ -326,14 +327,8 @@ impl World {
         if self.freed {
             self.look();
         }
-        let mut ask =
-            Ask { peer: self.peers[peer].id, part: inside(memory.span), known: Known::Address, passing };
-        let mut shared = self.exporter.share(&ask, self.now).unwrap();
-        if shared == Shared::Query {
-            ask.known = Known::Allocation(memory);
-            shared = self.exporter.share(&ask, self.now).unwrap();
-        }
-        match shared {
+        let ask = Ask { peer: self.peers[peer].id, part: inside(memory.span), memory, passing };
+        match self.exporter.share(&ask, self.now).unwrap() {
             Shared::Sent(sent) => {
                 let off = self.exporter.config().budget.is_none();
                 assert!(passing || !off, "a message wants memory kept while nothing may be");
@@ -348,7 +343,6 @@ impl World {
             Shared::Fallback(_) => self.steps.fallbacks += 1,
             // It would ask again.
             Shared::Coming => {}
-            Shared::Query => unreachable!("the driver was asked"),
         }
     }
 

@@ -59,7 +59,7 @@ impl World {
         assert_eq!(usage.idle, usage.live.entries, "{usage:?} and nobody uses it");
         let off = self.exporter.config().budget.is_none();
         assert!(!off || usage.live == Amount::NONE, "{usage:?} and nothing may be kept");
-        let hooked = self.setup.config.hooked && !self.freed;
+        let hooked = self.setup.hooked && !self.freed;
         for peer in self.peers.iter().filter(|peer| peer.alive && hooked) {
             let there = |held: &&Held| self.buffers.iter().flatten().any(|memory| memory.id == held.id);
             let gone = peer.held.iter().find(|held| !there(held));
