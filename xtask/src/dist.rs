@@ -41,7 +41,8 @@ const PLUGIN_LINK: &str = "librccl-net-trunkline.so";
 /// # Errors
 /// When a build fails or a file cannot be written.
 pub(crate) fn run(workspace: &Workspace) -> Result<()> {
-    let packages = ["nccl", "shmem", "nvshmem", "cli"].map(|name| format!("--package=trunkline-{name}"));
+    let packages =
+        ["nccl", "shmem", "nvshmem", "freehook", "cli"].map(|name| format!("--package=trunkline-{name}"));
     let built = build_shipped(workspace, &packages.each_ref().map(String::as_str))?;
     let dist = workspace.target.join("dist");
     if dist.exists() {
@@ -75,6 +76,7 @@ fn lay_out(built: &Path, dist: &Path) -> Result<()> {
     std::os::unix::fs::symlink(PLUGIN, dist.join("lib").join(PLUGIN_LINK))
         .with_context(|| format!("linking {PLUGIN_LINK}"))?;
     copy(&built.join("libtrunkline_shmem.so"), &dist.join("lib").join(SHMEM))?;
+    copy(&built.join("libtrunkline_freehook.so"), &dist.join("lib/libtrunkline_freehook.so"))?;
     let [first, others @ ..] = NVSHMEM_NAMES;
     copy(&built.join("libtrunkline_nvshmem.so"), &dist.join(NVSHMEM).join(first))?;
     for name in others {

@@ -32,6 +32,7 @@ const FLOORS: &[(&str, u8)] = &[
     ("shmem", 4),
     ("nvshmem", 4),
     ("nethost", 4),
+    ("freehook", 4),
     ("cli", 5),
     ("xtask", 5),
     ("tests", 5),

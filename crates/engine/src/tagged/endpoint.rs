@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 
 use trunkline_fabric::OobStream;
 use trunkline_mem::Shared;
+use trunkline_mem::gpu::FreeCount;
 use trunkline_mem::ipc::{Cause, IpcMemory};
 use trunkline_proto::mutant::Mutant;
 use trunkline_proto::slots::{SlotId, Slots};
@@ -106,6 +107,8 @@ pub struct Endpoint<M, S> {
     /// What others see of it, if they are to.
     pub(super) shown: Option<Shown>,
     pub(super) hook: Hook,
+    /// Frees of GPU memory that a preloaded library counts.
+    pub(super) free_count: Option<FreeCount>,
     pub(super) choice: Choice,
     /// Whether others map memory of this kind.
     pub(super) maps: bool,
@@ -142,6 +145,7 @@ impl<M: IpcMemory, S: OobStream> Endpoint<M, S> {
             mutant: config.sharing.mutant,
             shown: None,
             hook: Hook::default(),
+            free_count: None,
             choice: config.copy,
             maps,
             everything,

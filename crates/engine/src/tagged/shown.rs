@@ -2,6 +2,7 @@
 //! whoever makes progress. Nothing here is done for a message.
 
 use trunkline_fabric::OobStream;
+use trunkline_mem::gpu::FreeCount;
 use trunkline_mem::ipc::IpcMemory;
 use trunkline_proto::ipc::exporter::{self, Listing, State, Why};
 use trunkline_proto::time::{Duration, Instant};
@@ -49,9 +50,21 @@ impl<M: IpcMemory, S: OobStream> Endpoint<M, S> {
         self.hook.clone()
     }
 
-    /// What others do now and then: hears the hook, writes the page if it is time; whether the hook had said something.
+    /// Follows the frees that a preloaded library counts, as if a hook had told of each.
+    pub fn follow_frees(&mut self, count: FreeCount) {
+        self.free_count = Some(count);
+    }
+
+    /// Looks at the hook and at the count of frees; whether memory was freed since it was asked last.
+    fn take_frees(&mut self) -> bool {
+        let hooked = self.hook.take() && !self.mutant.is("seen-hook-unheard");
+        let counted = self.free_count.as_mut().is_some_and(FreeCount::take_rise);
+        hooked || (counted && !self.mutant.is("seen-frees-unheard"))
+    }
+
+    /// What others do now and then: hears of frees, writes the page if it is time; whether memory was freed.
     pub(super) fn look_beside(&mut self) -> bool {
-        let freed = self.hook.take() && !self.mutant.is("seen-hook-unheard");
+        let freed = self.take_frees();
         if freed {
             self.node.freed();
         }

@@ -178,7 +178,8 @@ impl<M: IpcMemory> Messages<M> {
 
     /// The flag for a hook of whatever frees memory of this kind ([`Hook::freed`]), in any thread: every export is compared with what its
     /// driver says in the next calls of this type, within a millisecond or so if there are any, and what was freed is unmapped everywhere.
-    /// Without a hook memory that was freed is given back when its address is seen again, after the idle limit, or when it is asked back.
+    /// A program that preloads `libtrunkline_freehook.so` needs none for memory of GPUs. Without either, memory that was freed is given
+    /// back when its address is seen again, after the idle limit, or when it is asked back.
     #[must_use]
     pub fn hook(&self) -> Hook {
         self.endpoint.hook()

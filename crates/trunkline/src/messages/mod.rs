@@ -39,6 +39,14 @@
 //! - Between two private buffers they go through a stage that both ranks copy through at the same time.
 //! - A driver that refuses costs a message the stage, is counted ([`Messages::counts`]), and fails nothing.
 //!
+//! # Freed memory
+//!
+//! GPU memory that was sent stays mapped in other processes for a while, and the driver gives it back only when the last of them unmaps it.
+//! A program that starts with `LD_PRELOAD=libtrunkline_freehook.so` (`cargo xtask dist` puts it into `lib`) has it unmapped within a
+//! millisecond after its free, as long as the ranks make calls of this type: the library counts the calls of `cudaFree`, `cuMemFree`,
+//! `cuMemUnmap`, `cuMemRelease`, `hipFree`, `zeMemFree` and their asynchronous forms. It sees none that go to the driver by pointers of the
+//! program's own, as those of a static CUDA runtime do. A program with an allocator of its own calls [`Messages::hook`] instead.
+//!
 //! # What is guaranteed
 //!
 //! - *Order.* Of two messages of one rank that a receive fits, it gets the one that was sent first; of two receives that fit a message, the

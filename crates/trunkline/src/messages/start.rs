@@ -9,6 +9,7 @@ use trunkline_engine::host::{Reach, UnixHost, UnixListener, UnixOob, UnixStream}
 use trunkline_engine::ipc::Config as Sharing;
 use trunkline_engine::tagged::{Config, DEVICE_PIECE, Endpoint, Event, PeerId};
 use trunkline_fabric::{Host as _, Oob as _, OobAddress, OobError, OobListener as _};
+use trunkline_mem::gpu::FreeCount;
 use trunkline_mem::ipc::{Device, IpcMemory, Passing};
 use trunkline_proto::id::ProcessId;
 use trunkline_proto::ipc::exporter::Amount;
@@ -104,6 +105,7 @@ pub(super) fn start<M: IpcMemory>(world: &World, memory: M) -> Result<Messages<M
     let page =
         if params.status { one.host.0.node_page(ProcessId(process), u32::try_from(rank).ok()) } else { None };
     page.into_iter().for_each(|page| one.endpoint.show(page));
+    FreeCount::find_preloaded().into_iter().for_each(|count| one.endpoint.follow_frees(count));
     // Whoever can be reached is near; it learns of it in the same way.
     let mut reached = vec![0_u8; size];
     for (other, card) in cards.iter().enumerate().take(rank) {

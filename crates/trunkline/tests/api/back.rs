@@ -1,11 +1,13 @@
 //! Memory that is shared between ranks of a host: who is seen to hold it, and how it comes back.
 
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use libloading::os::unix::Library;
 use trunkline::World;
 use trunkline::messages::{Amount, Buffer, Device, Holder, Messages, State, Why, shared_device};
 
-use crate::ranks::run_over;
+use crate::ranks::{run_over, run_within};
 
 const SHM: [&str; 1] = ["soft:shm"];
 const LEN: usize = 1 << 20;
@@ -116,6 +118,47 @@ fn freed_memory_comes_back_in_each_way() {
         messages.finish().unwrap();
         world.finish().unwrap();
     });
+}
+
+/// The library to preload, which cargo builds beside the tests.
+fn free_hook() -> PathBuf {
+    std::env::current_exe().unwrap().with_file_name("libtrunkline_freehook.so")
+}
+
+/// The test's device frees by itself, and no runtime of CUDA is here: the preloaded `cudaFree` counts the call all the same.
+#[test]
+fn freed_memory_comes_back_at_once_where_the_free_hook_is_preloaded() {
+    let name = "back::freed_memory_comes_back_at_once_where_the_free_hook_is_preloaded";
+    run_within(&[("LD_PRELOAD", free_hook().as_os_str())], name, 2, |world| {
+        let mut messages = start(&world);
+        messages.idle_limit(None);
+        let addr = exchange(&mut messages);
+        if world.rank() == 0 {
+            let before = messages.shares().counts.stale;
+            messages.memory().free(addr).unwrap();
+            assert_eq!(count_a_free(), NO_RUNTIME);
+            until(&mut messages, "a counted free", |messages| in_use(messages) == 0);
+            assert_eq!(messages.shares().counts.stale, before + 1);
+            until(&mut messages, "a counted free", |messages| !messages.is_exported(addr, LEN));
+        } else {
+            until(&mut messages, "a counted free", |messages| in_use(messages) == 0);
+        }
+        messages.barrier().unwrap();
+        messages.finish().unwrap();
+        world.finish().unwrap();
+    });
+}
+
+/// `cudaErrorInitializationError`.
+const NO_RUNTIME: i32 = 3;
+
+/// Calls `cudaFree` as a program does that is linked with CUDA's runtime.
+fn count_a_free() -> i32 {
+    let program = Library::this();
+    // SAFETY: the preloaded library defines it so.
+    let free = unsafe { program.get::<unsafe extern "C" fn(usize) -> i32>(b"cudaFree\0") }.unwrap();
+    // SAFETY: without a runtime nothing is freed.
+    unsafe { free(0) }
 }
 
 #[test]

@@ -1,0 +1,36 @@
+//! How often GPU memory was freed in this process, as the preloaded library `libtrunkline_freehook.so` counts it.
+//!
+//! Whoever exports GPU memory asks now and then whether the count has risen. Nothing is written here.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use libloading::os::unix;
+
+/// The symbol of the preloaded library.
+const SYMBOL: &[u8] = b"trunkline_free_count\0";
+
+/// The count, and what it was when it was looked at last.
+#[derive(Debug)]
+pub struct FreeCount {
+    count: &'static AtomicU64,
+    seen: u64,
+}
+
+impl FreeCount {
+    /// The count of this process; `None` unless the library was preloaded.
+    #[must_use]
+    pub fn find_preloaded() -> Option<Self> {
+        let program = unix::Library::this();
+        // SAFETY: the symbol is ours: whoever defines it defines an `AtomicU64`. It is only looked up here.
+        let symbol = unsafe { program.get::<*const AtomicU64>(SYMBOL) }.ok()?;
+        // SAFETY: it points to that static, or is null; a library that was preloaded stays until the process ends.
+        let count = unsafe { symbol.as_ref() }?;
+        Some(Self { count, seen: count.load(Ordering::Acquire) })
+    }
+
+    /// Whether memory was freed since this was called last, or since the count was found.
+    pub fn take_rise(&mut self) -> bool {
+        let now = self.count.load(Ordering::Acquire);
+        std::mem::replace(&mut self.seen, now) != now
+    }
+}
