@@ -21,12 +21,22 @@ pub struct HipStream {
     _private: [u8; 0],
 }
 
+/// `struct ihipEvent_t`.
+#[repr(C)]
+pub struct HipEvent {
+    _private: [u8; 0],
+}
+
 /// `hipIpcMemLazyEnablePeerAccess`, the one flag that opening takes. Before ROCm 6 it was 0.
 pub const IPC_MEM_LAZY_ENABLE_PEER_ACCESS: c_uint = 1;
 /// `HIP_POINTER_ATTRIBUTE_BUFFER_ID`: 32 bits, which come again.
 pub const POINTER_ATTRIBUTE_BUFFER_ID: c_uint = 7;
 /// `hipStreamNonBlocking`: it waits for no other.
 pub const STREAM_NON_BLOCKING: c_uint = 1;
+/// `hipEventDisableTiming`: it tells that something has ended, not when.
+pub const EVENT_DISABLE_TIMING: c_uint = 2;
+/// `hipErrorNotReady`: what an event is behind has not ended.
+pub const NOT_READY: Status = 600;
 /// `hipMemcpyDefault`: the runtime tells by the addresses which way it goes.
 pub const MEMCPY_DEFAULT: c_uint = 4;
 
@@ -50,6 +60,14 @@ pub type StreamCreateWithFlags = unsafe extern "C" fn(stream: *mut *mut HipStrea
 pub type StreamDestroy = unsafe extern "C" fn(stream: *mut HipStream) -> Status;
 /// `hipStreamSynchronize`.
 pub type StreamSynchronize = unsafe extern "C" fn(stream: *mut HipStream) -> Status;
+/// `hipEventCreateWithFlags`.
+pub type EventCreateWithFlags = unsafe extern "C" fn(event: *mut *mut HipEvent, flags: c_uint) -> Status;
+/// `hipEventDestroy`.
+pub type EventDestroy = unsafe extern "C" fn(event: *mut HipEvent) -> Status;
+/// `hipEventRecord`.
+pub type EventRecord = unsafe extern "C" fn(event: *mut HipEvent, stream: *mut HipStream) -> Status;
+/// `hipEventQuery`.
+pub type EventQuery = unsafe extern "C" fn(event: *mut HipEvent) -> Status;
 /// `hipMemcpyAsync`.
 pub type MemcpyAsync = unsafe extern "C" fn(
     to: *mut c_void,
@@ -82,10 +100,18 @@ pub struct Calls {
     pub stream_synchronize: StreamSynchronize,
     /// Copies.
     pub memcpy_async: MemcpyAsync,
+    /// An event.
+    pub event_create_with_flags: EventCreateWithFlags,
+    /// Its end.
+    pub event_destroy: EventDestroy,
+    /// Puts it behind all that a stream has begun.
+    pub event_record: EventRecord,
+    /// Whether that has ended.
+    pub event_query: EventQuery,
 }
 
 /// The symbol of each field of [`Calls`], in order.
-pub const SYMBOLS: [&CStr; 10] = [
+pub const SYMBOLS: [&CStr; 14] = [
     c"hipIpcGetMemHandle",
     c"hipIpcOpenMemHandle",
     c"hipIpcCloseMemHandle",
@@ -96,6 +122,10 @@ pub const SYMBOLS: [&CStr; 10] = [
     c"hipStreamDestroy",
     c"hipStreamSynchronize",
     c"hipMemcpyAsync",
+    c"hipEventCreateWithFlags",
+    c"hipEventDestroy",
+    c"hipEventRecord",
+    c"hipEventQuery",
 ];
 
 const _: () = assert!(size_of::<HipIpcMemHandle>() == 64);

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on stops")]
 
 mod acceptance;
+mod batches;
 mod copies;
 mod cuda;
 mod device;

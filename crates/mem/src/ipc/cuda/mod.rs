@@ -20,8 +20,7 @@ use std::ptr;
 use trunkline_sys::cuda::{STREAM_NON_BLOCKING, Stream, memory_type, pointer_attribute, status};
 use trunkline_sys::cuda_ipc::{Calls, MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, MEM_HOST_REGISTER_PORTABLE};
 
-use self::copy_slots::{COPY_SLOTS, CopySlot};
-use super::driven::{Driven, Driver, Each, Sealed, Way, among};
+use super::driven::{COPY_SLOTS, CopySlots, CopyStreams as _, Driven, Driver, Each, Sealed, Way, among};
 use super::error::{Cause, ExportError, OpenError};
 use super::{Allocation, AllocationId, Caps, Handle, NoMemory, Passing, planted};
 use crate::gpu::cuda::Cuda as Library;
@@ -52,7 +51,7 @@ pub struct CudaDriver {
     device: u32,
     /// Of those devices whose context is kept.
     streams: Each<Stream>,
-    slots: [CopySlot; COPY_SLOTS],
+    slots: CopySlots<Self>,
 }
 
 // SAFETY: the driver may be called by any thread, and locks what it keeps for a stream.
@@ -165,7 +164,7 @@ impl Driver for CudaDriver {
             return Err(NoMemory::Device { vendor: "NVIDIA", device, devices: cuda.devices() });
         }
         let streams = Each::of(cuda.devices());
-        let slots = CopySlot::all(cuda.devices());
+        let slots = CopySlots::of(cuda.devices());
         let this = Self { cuda, calls, device, streams, slots };
         this.stream(device).map_err(Missing::Driver)?;
         Ok(this)
@@ -263,16 +262,9 @@ impl Driver for CudaDriver {
         }
         let device = device.unwrap_or(self.device);
         let stream = self.stream(device)?;
-        self.call(device, "cuMemcpyAsync", || {
-            // SAFETY: the caller's promise; the driver tells by the addresses which are of a device, and has done it when the
-            // stream has been waited for.
-            unsafe { (self.calls.memcpy_async)(to as u64, from as u64, len, stream) }
-        })?;
-        self.call(device, "cuStreamSynchronize", || {
-            // SAFETY: a stream of ours.
-            unsafe { (self.calls.stream_synchronize)(stream) }
-        })?;
-        Ok(())
+        // SAFETY: the caller's promise; it has ended when the stream has been waited for.
+        unsafe { self.begin_copy(device, stream, (to, from, len)) }?;
+        Ok(self.wait(device, stream)?)
     }
 
     fn pin(&self, addr: usize, len: usize) -> Result<bool, Cause> {
@@ -302,20 +294,21 @@ impl Driver for CudaDriver {
         len: usize,
         (_way, device): (Way, Option<u32>),
     ) -> Result<(), Cause> {
+        let device = device.unwrap_or(self.device);
         // SAFETY: the caller's promise.
-        Ok(unsafe { self.begin_on(slot, (to, from, len), device.unwrap_or(self.device)) }?)
+        Ok(unsafe { self.slots.begin(self, slot, (to, from, len), device) }?)
     }
 
     fn mark(&self, slot: usize, device: Option<u32>) -> Result<(), Cause> {
-        Ok(self.mark_slot(slot, device.unwrap_or(self.device))?)
+        Ok(self.slots.mark(self, slot, device.unwrap_or(self.device))?)
     }
 
     fn is_over(&self, slot: usize, device: Option<u32>) -> Result<bool, Cause> {
-        Ok(self.is_slot_over(slot, device.unwrap_or(self.device))?)
+        Ok(self.slots.is_over(self, slot, device.unwrap_or(self.device))?)
     }
 
     fn wait_for(&self, slot: usize, device: Option<u32>) -> Result<(), Cause> {
-        Ok(self.wait_for_slot(slot, device.unwrap_or(self.device))?)
+        Ok(self.slots.wait_for(self, slot, device.unwrap_or(self.device))?)
     }
 
     fn alloc(&self, len: usize) -> Result<usize, Cause> {
@@ -340,13 +333,9 @@ impl Driver for CudaDriver {
 
 impl Drop for CudaDriver {
     fn drop(&mut self) {
-        self.end_slots();
+        std::mem::replace(&mut self.slots, CopySlots::of(0)).end(self);
         for (device, stream) in self.streams.take() {
-            // What cannot be given back is the driver's until the process ends.
-            let _ = self.call(device, "cuStreamDestroy", || {
-                // SAFETY: a stream of ours, on which nothing is under way.
-                unsafe { (self.calls.stream_destroy)(stream) }
-            });
+            self.end_stream(device, stream);
             self.cuda.release(device);
         }
     }

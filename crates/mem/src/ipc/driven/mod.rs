@@ -7,6 +7,7 @@
 //! to none is the driver: it is refused all, and the driver not called.
 
 mod batches;
+mod copy_slots;
 mod driver;
 mod each;
 mod imports;
@@ -16,6 +17,7 @@ mod sealed;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
+pub(super) use copy_slots::{COPY_SLOTS, CopySlots, CopyStreams};
 pub(super) use driver::{Driver, Way};
 pub(super) use each::{Each, among};
 pub(super) use sealed::Sealed;

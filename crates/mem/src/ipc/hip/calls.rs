@@ -21,6 +21,10 @@ pub(super) fn load() -> Result<Calls, Missing> {
         stream_destroy StreamDestroy c"hipStreamDestroy"
         stream_synchronize StreamSynchronize c"hipStreamSynchronize"
         memcpy_async MemcpyAsync c"hipMemcpyAsync"
+        event_create_with_flags EventCreateWithFlags c"hipEventCreateWithFlags"
+        event_destroy EventDestroy c"hipEventDestroy"
+        event_record EventRecord c"hipEventRecord"
+        event_query EventQuery c"hipEventQuery"
     ))
 }
 

@@ -7,6 +7,7 @@
 //! made once an allocation and kept ([`exports`]): with each one that is made the runtime may hold the memory for ever.
 
 mod calls;
+mod copy_slots;
 mod exports;
 mod ids;
 
@@ -18,14 +19,13 @@ use std::sync::{Mutex, PoisonError};
 
 use trunkline_sys::hip::status;
 use trunkline_sys::hip_ipc::{
-    Calls, HipIpcMemHandle, HipStream, IPC_MEM_LAZY_ENABLE_PEER_ACCESS, MEMCPY_DEFAULT,
-    POINTER_ATTRIBUTE_BUFFER_ID, STREAM_NON_BLOCKING,
+    Calls, HipIpcMemHandle, HipStream, IPC_MEM_LAZY_ENABLE_PEER_ACCESS, POINTER_ATTRIBUTE_BUFFER_ID,
 };
 
 use self::calls::open_error;
 use self::exports::Exports;
 use self::ids::Ids;
-use super::driven::{Driven, Driver, Each, Sealed, Way, among};
+use super::driven::{COPY_SLOTS, CopySlots, CopyStreams as _, Driven, Driver, Each, Sealed, Way, among};
 use super::error::{Cause, ExportError, OpenError};
 use super::{Allocation, AllocationId, Caps, Handle, NoMemory, Passing, planted};
 use crate::gpu::hip::Hip as Library;
@@ -41,6 +41,7 @@ pub struct HipDriver {
     device: u32,
     /// Of those devices that have copied.
     streams: Each<HipStream>,
+    slots: CopySlots<Self>,
     ids: Ids,
     exports: Mutex<Exports>,
 }
@@ -52,14 +53,7 @@ unsafe impl Sync for HipDriver {}
 
 impl HipDriver {
     fn stream(&self, device: u32) -> Result<*mut HipStream, CallError> {
-        self.streams.get(device, || {
-            let mut made = ptr::null_mut();
-            self.call(device, "hipStreamCreateWithFlags", || {
-                // SAFETY: writes a handle to a place of ours, with the device as the thread's.
-                unsafe { (self.calls.stream_create_with_flags)(&raw mut made, STREAM_NON_BLOCKING) }
-            })?;
-            Ok(made)
-        })
+        self.streams.get(device, || self.make_stream(device))
     }
 
     /// Calls with a device as the thread's.
@@ -129,8 +123,9 @@ impl Driver for HipDriver {
         if device >= hip.devices() {
             return Err(NoMemory::Device { vendor: "AMD", device, devices: hip.devices() });
         }
-        let streams = Each::of(hip.devices());
-        let this = Self { hip, calls, device, streams, ids: Ids::default(), exports: Mutex::default() };
+        let (streams, slots) = (Each::of(hip.devices()), CopySlots::of(hip.devices()));
+        let this =
+            Self { hip, calls, device, streams, slots, ids: Ids::default(), exports: Mutex::default() };
         this.stream(device).map_err(Missing::Driver)?;
         Ok(this)
     }
@@ -235,17 +230,36 @@ impl Driver for HipDriver {
         }
         let device = device.unwrap_or(self.device);
         let stream = self.stream(device)?;
-        let (into, out) = (ptr::with_exposed_provenance_mut(to), ptr::with_exposed_provenance(from));
-        self.call(device, "hipMemcpyAsync", || {
-            // SAFETY: the caller's promise; the runtime tells by the addresses which are of a device, and has done it when the
-            // stream has been waited for.
-            unsafe { (self.calls.memcpy_async)(into, out, len, MEMCPY_DEFAULT, stream) }
-        })?;
-        self.call(device, "hipStreamSynchronize", || {
-            // SAFETY: a stream of ours.
-            unsafe { (self.calls.stream_synchronize)(stream) }
-        })?;
-        Ok(())
+        // SAFETY: the caller's promise; it has ended when the stream has been waited for.
+        unsafe { self.begin_copy(device, stream, (to, from, len)) }?;
+        Ok(self.wait(device, stream)?)
+    }
+
+    const COPY_SLOTS: usize = COPY_SLOTS;
+
+    unsafe fn begin_transfer(
+        &self,
+        slot: usize,
+        to: usize,
+        from: usize,
+        len: usize,
+        (_way, device): (Way, Option<u32>),
+    ) -> Result<(), Cause> {
+        let device = device.unwrap_or(self.device);
+        // SAFETY: the caller's promise.
+        Ok(unsafe { self.slots.begin(self, slot, (to, from, len), device) }?)
+    }
+
+    fn mark(&self, slot: usize, device: Option<u32>) -> Result<(), Cause> {
+        Ok(self.slots.mark(self, slot, device.unwrap_or(self.device))?)
+    }
+
+    fn is_over(&self, slot: usize, device: Option<u32>) -> Result<bool, Cause> {
+        Ok(self.slots.is_over(self, slot, device.unwrap_or(self.device))?)
+    }
+
+    fn wait_for(&self, slot: usize, device: Option<u32>) -> Result<(), Cause> {
+        Ok(self.slots.wait_for(self, slot, device.unwrap_or(self.device))?)
     }
 
     fn alloc(&self, len: usize) -> Result<usize, Cause> {
@@ -259,13 +273,8 @@ impl Driver for HipDriver {
 
 impl Drop for HipDriver {
     fn drop(&mut self) {
-        for (device, stream) in self.streams.take() {
-            // What cannot be given back is the runtime's until the process ends.
-            let _ = self.call(device, "hipStreamDestroy", || {
-                // SAFETY: a stream of ours, on which nothing is under way.
-                unsafe { (self.calls.stream_destroy)(stream) }
-            });
-        }
+        std::mem::replace(&mut self.slots, CopySlots::of(0)).end(self);
+        self.streams.take().for_each(|(device, stream)| self.end_stream(device, stream));
     }
 }
 

@@ -408,6 +408,79 @@ int cuMemGetInfo_v2(size_t *vacant, size_t *total) {
 
 #include "streams.h"
 
+static struct stream *stream_of(void *stream) { return here() ? find_stream(stream, on()) : NULL; }
+
+int cuStreamCreate(void **stream, unsigned flags) {
+    if (!here() || flags != 1)
+        return here() ? INVALID_VALUE : INVALID_CONTEXT;
+    return (*stream = make_stream(on())) ? OK : OUT_OF_MEMORY;
+}
+
+int cuStreamDestroy_v2(void *stream) {
+    struct stream *of = (mine(), stream_of(stream));
+    return of ? (land_stream(of), of->live = 0, OK) : INVALID_VALUE;
+}
+
+int cuStreamSynchronize(void *stream) {
+    struct stream *of = stream_of(stream);
+    return of && !wait_for_stream(of) ? OK : INVALID_VALUE;
+}
+
+int cuEventCreate(void **event, unsigned flags) {
+    if (!here() || flags != 2)
+        return here() ? INVALID_VALUE : INVALID_CONTEXT;
+    return (*event = make_event()) ? OK : OUT_OF_MEMORY;
+}
+
+int cuEventDestroy_v2(void *event) { return here() ? (((struct event *)event)->live = 0, OK) : INVALID_CONTEXT; }
+
+int cuEventRecord(void *event, void *stream) {
+    struct stream *of = stream_of(stream);
+    return of ? (record_event(event, of), OK) : INVALID_VALUE;
+}
+
+int cuEventQuery(void *event) { return !here() ? INVALID_CONTEXT : is_over(event) ? OK : NOT_READY; }
+
+static int touchable(u64 at) {
+    struct range *found = find(at);
+    return !found || (found->on == on() && (found->more[0] != VIRTUAL || found->more[2]));
+}
+
+int cuMemcpyAsync(u64 to, u64 from, size_t size, void *stream) {
+    struct stream *of = stream_of(stream);
+    if (!of)
+        return INVALID_CONTEXT;
+    return touchable(to) && touchable(from) && !begin_copy(of, to, from, size) ? OK : INVALID_VALUE;
+}
+
+/* Pinned memory of the host. STUB_PIN=refuse: none is. */
+static void *pins[64];
+int cuMemHostRegister_v2(void *at, size_t size, unsigned flags) {
+    const char *rule = getenv("STUB_PIN");
+    if (!here())
+        return INVALID_CONTEXT;
+    if (rule && !strcmp(rule, "refuse"))
+        return OUT_OF_MEMORY;
+    for (int i = 0; i < 64 && size && flags == 1; i++)
+        if (!pins[i])
+            return pins[i] = at, OK;
+    return INVALID_VALUE;
+}
+int cuMemHostUnregister(void *at) {
+    for (int i = 0; i < 64 && here(); i++)
+        if (pins[i] == at)
+            return pins[i] = NULL, OK;
+    return INVALID_VALUE;
+}
+
+/* For tests. */
+u64 stub_pins(void) {
+    u64 live = 0;
+    for (int i = 0; i < 64; i++)
+        live += pins[i] != NULL;
+    return live;
+}
+
 /* All that was asked of the device has been done when it returns. */
 int cuCtxSynchronize(void) {
     if (!here())

@@ -3,18 +3,17 @@
  * it (as of ROCm 7; not with STUB_HIP_PINS=0). For memory of pools and for what is mapped at addresses of one's own choice there is no handle. Of
  * several devices each copies only what is its own, of the host, or mapped for it, and inside of one allocation; real ones find a slower way. */
 #include "legacy.h"
+#include "streams.h"
 
 enum {
     OK = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, NO_DEVICE = 100, INVALID_DEVICE = 101, INVALID_CONTEXT = 201, MAP_FAILED_ = 205,
-    ALREADY_MAPPED = 208
+    ALREADY_MAPPED = 208, NOT_READY = 600
 };
 
 /* What more[0] of a range says; more[1] of what is open: that all devices share it. */
 enum { PLAIN, POOLED, VIRTUAL };
 
 /* Behind the devices there is one without memory. A thread begins with that, so that who does not choose finds nothing. */
-enum { DEVICES = 4 };
-static char streams[DEVICES];
 static __thread int chosen = -1;
 
 static int devices(void) { return getenv("STUB_DEVICES") ? atoi(getenv("STUB_DEVICES")) : 1; }
@@ -144,13 +143,40 @@ int hipIpcCloseMemHandle(void *at) {
     return failed ? INVALID_VALUE : OK;
 }
 
-/* Streams, of which there is one for each device. */
-static int is_stream(void *stream) { return current() < devices() && stream == &streams[current()]; }
-int hipStreamCreateWithFlags(void **stream, unsigned flags) {
-    return current() == devices() || flags != 1 ? INVALID_VALUE : (*stream = &streams[current()], OK);
+static struct stream *stream_of(void *stream) {
+    return current() < devices() ? find_stream(stream, (u64)current()) : NULL;
 }
-int hipStreamDestroy(void *stream) { return mine(), is_stream(stream) ? OK : INVALID_VALUE; }
-int hipStreamSynchronize(void *stream) { return is_stream(stream) ? OK : INVALID_VALUE; }
+
+int hipStreamCreateWithFlags(void **stream, unsigned flags) {
+    if (current() == devices() || flags != 1)
+        return INVALID_VALUE;
+    return (*stream = make_stream((u64)current())) ? OK : OUT_OF_MEMORY;
+}
+
+int hipStreamDestroy(void *stream) {
+    struct stream *of = (mine(), stream_of(stream));
+    return of ? (land_stream(of), of->live = 0, OK) : INVALID_VALUE;
+}
+
+int hipStreamSynchronize(void *stream) {
+    struct stream *of = stream_of(stream);
+    return of && !wait_for_stream(of) ? OK : INVALID_VALUE;
+}
+
+int hipEventCreateWithFlags(void **event, unsigned flags) {
+    if (current() == devices() || flags != 2)
+        return INVALID_VALUE;
+    return (*event = make_event()) ? OK : OUT_OF_MEMORY;
+}
+
+int hipEventDestroy(void *event) { return ((struct event *)event)->live = 0, OK; }
+
+int hipEventRecord(void *event, void *stream) {
+    struct stream *of = stream_of(stream);
+    return of ? (record_event(event, of), OK) : INVALID_VALUE;
+}
+
+int hipEventQuery(void *event) { return is_over(event) ? OK : NOT_READY; }
 
 static int touchable(u64 at, size_t size) {
     enter();
@@ -161,7 +187,8 @@ static int touchable(u64 at, size_t size) {
 }
 
 int hipMemcpyAsync(void *to, const void *from, size_t size, unsigned kind, void *stream) {
-    if (kind != 4 || !is_stream(stream) || !touchable((u64)to, size) || !touchable((u64)from, size))
+    struct stream *of = stream_of(stream);
+    if (kind != 4 || !of || !touchable((u64)to, size) || !touchable((u64)from, size))
         return INVALID_VALUE;
-    return transfer((u64)to, (u64)from, size) ? INVALID_VALUE : OK;
+    return begin_copy(of, (u64)to, (u64)from, size) ? INVALID_VALUE : OK;
 }

@@ -1,5 +1,6 @@
-/* Streams and events of the driver that cuda.c stands for, with the rule that copies take long. STUB_HOLD=bytes: what is copied on a stream, so many bytes or more
- * in one call, does not land, and nothing behind it on that stream, until stub_let_go; or until somebody waits for the stream, which is counted. */
+/* Streams and events of a vendor's driver, with the rule that copies take long. STUB_HOLD=bytes: what is copied on a stream, so many bytes or more
+ * in one call, does not land, and nothing behind it on that stream, until stub_let_go; or until somebody waits for the stream, which is counted. The
+ * file that includes this gives the functions their names and statuses; "on" is the device or context that a stream is of. */
 
 struct stream {
     int live;
@@ -18,9 +19,9 @@ static struct stream streams[64];
 static struct event events[64];
 static u64 blocked;
 
-static struct stream *stream_of(void *stream) {
+static struct stream *find_stream(void *stream, u64 on) {
     struct stream *of = stream;
-    return here() && of >= streams && of < streams + 64 && of->live && of->on == on() ? of : NULL;
+    return of >= streams && of < streams + 64 && of->live && of->on == on ? of : NULL;
 }
 
 static int land_stream(struct stream *of) {
@@ -32,96 +33,36 @@ static int land_stream(struct stream *of) {
     return failed;
 }
 
-int cuStreamCreate(void **stream, unsigned flags) {
-    if (!here() || flags != 1)
-        return here() ? INVALID_VALUE : INVALID_CONTEXT;
+static struct stream *make_stream(u64 on) {
     for (int i = 0; i < 64; i++)
         if (!streams[i].live)
-            return streams[i] = (struct stream){.live = 1, .on = on()}, *stream = &streams[i], OK;
-    return OUT_OF_MEMORY;
+            return streams[i] = (struct stream){.live = 1, .on = on}, &streams[i];
+    return NULL;
 }
 
-int cuStreamDestroy_v2(void *stream) {
-    struct stream *of = (mine(), stream_of(stream));
-    return of ? (land_stream(of), of->live = 0, OK) : INVALID_VALUE;
-}
+static int wait_for_stream(struct stream *of) { return blocked += of->landed < of->begun, land_stream(of); }
 
-int cuStreamSynchronize(void *stream) {
-    struct stream *of = stream_of(stream);
-    if (!of)
-        return INVALID_VALUE;
-    blocked += of->landed < of->begun;
-    return land_stream(of) ? INVALID_VALUE : OK;
-}
-
-int cuEventCreate(void **event, unsigned flags) {
-    if (!here() || flags != 2)
-        return here() ? INVALID_VALUE : INVALID_CONTEXT;
+static struct event *make_event(void) {
     for (int i = 0; i < 64; i++)
         if (!events[i].live)
-            return events[i] = (struct event){.live = 1}, *event = &events[i], OK;
-    return OUT_OF_MEMORY;
+            return events[i] = (struct event){.live = 1}, &events[i];
+    return NULL;
 }
 
-int cuEventDestroy_v2(void *event) { return here() ? (((struct event *)event)->live = 0, OK) : INVALID_CONTEXT; }
+static void record_event(struct event *event, struct stream *of) { event->stream = of, event->number = of->begun; }
+static int is_over(const struct event *event) { return !event->stream || event->stream->landed >= event->number; }
 
-int cuEventRecord(void *event, void *stream) {
-    struct stream *of = stream_of(stream);
-    return of ? (((struct event *)event)->stream = of, ((struct event *)event)->number = of->begun, OK) : INVALID_VALUE;
-}
-
-int cuEventQuery(void *event) {
-    struct event *of = event;
-    return !here() ? INVALID_CONTEXT : of->stream && of->stream->landed < of->number ? NOT_READY : OK;
-}
-
-static int touchable(u64 at) {
-    struct range *found = find(at);
-    return !found || (found->on == on() && (found->more[0] != VIRTUAL || found->more[2]));
-}
-
-int cuMemcpyAsync(u64 to, u64 from, size_t size, void *stream) {
+static int begin_copy(struct stream *of, u64 to, u64 from, size_t size) {
     const char *rule = getenv("STUB_HOLD");
-    struct stream *of = stream_of(stream);
-    if (!of)
-        return INVALID_CONTEXT;
-    if (!touchable(to) || !touchable(from))
-        return INVALID_VALUE;
     if (of->landed == of->begun && !(rule && size >= strtoull(rule, NULL, 0)))
-        return transfer(to, from, size) ? INVALID_VALUE : OK;
+        return transfer(to, from, size);
     if (of->begun - of->landed == 64)
         land_stream(of);
     of->waiting[of->begun++ % 64] = (struct waiting){to, from, size};
-    return OK;
-}
-
-/* Pinned memory of the host. STUB_PIN=refuse: none is. */
-static void *pins[64];
-int cuMemHostRegister_v2(void *at, size_t size, unsigned flags) {
-    const char *rule = getenv("STUB_PIN");
-    if (!here())
-        return INVALID_CONTEXT;
-    if (rule && !strcmp(rule, "refuse"))
-        return OUT_OF_MEMORY;
-    for (int i = 0; i < 64 && size && flags == 1; i++)
-        if (!pins[i])
-            return pins[i] = at, OK;
-    return INVALID_VALUE;
-}
-int cuMemHostUnregister(void *at) {
-    for (int i = 0; i < 64 && here(); i++)
-        if (pins[i] == at)
-            return pins[i] = NULL, OK;
-    return INVALID_VALUE;
+    return 0;
 }
 
 /* For tests. */
-u64 stub_pins(void) {
-    u64 live = 0;
-    for (int i = 0; i < 64; i++)
-        live += pins[i] != NULL;
-    return live;
-}
 u64 stub_let_go(void) {
     int failed = 0;
     for (int i = 0; i < 64; i++)

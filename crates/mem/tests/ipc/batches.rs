@@ -1,0 +1,89 @@
+//! Batches of copies that go on after they were begun, over libraries that stand for the drivers of NVIDIA and AMD and hold copies back.
+
+use trunkline_mem::ipc::Passing;
+
+use crate::peer::{Parcel, Pattern, Place, Process, World};
+use crate::stub::is_there;
+
+const SEGMENT: usize = 64 << 10;
+const ONE: Pattern = Pattern(0x1111_0000_2222, 7);
+const TWO: Pattern = Pattern(0x9999_8888_7777, 13);
+
+fn exported(owner: &Process, addr: usize) -> Parcel {
+    owner.export(&owner.find(addr).unwrap(), Passing::Either).unwrap()
+}
+
+/// Copies that take long, over the rule that holds back what is a segment or longer.
+fn holding(kind: &'static str) -> Option<(World, [Process; 2])> {
+    let world = is_there(kind).then(|| World::new(kind, 64 << 20))?;
+    world.set("STUB_HOLD", SEGMENT);
+    let both = [world.process(), world.process()];
+    Some((world, both))
+}
+
+#[test]
+fn a_copy_that_takes_long_holds_up_no_other() {
+    for kind in ["cuda", "cuda_segment", "hip"] {
+        let Some((_world, [owner, importer])) = holding(kind) else { continue };
+        let half = SEGMENT / 2;
+        let opened = |pattern| {
+            let addr = owner.alloc(SEGMENT).unwrap();
+            owner.fill(Place::Own(addr), SEGMENT, pattern).unwrap();
+            (importer.open(&exported(&owner, addr)).unwrap(), importer.alloc(SEGMENT).unwrap())
+        };
+        let ((long, into), (short, beside)) = (opened(ONE), opened(TWO));
+        let waited = importer.number("stub_blocked", 0);
+        let long = importer.begin((long, 0), into, SEGMENT).unwrap();
+        let short = importer.begin((short, 0), beside, half).unwrap();
+        assert_eq!([importer.has_ended(short), importer.has_ended(long)], [Ok(true), Ok(false)], "{kind}");
+        assert_eq!(importer.check(Place::Own(beside), half, TWO), Ok(0));
+        assert_ne!(importer.check(Place::Own(into), half, ONE), Ok(0), "it is under way");
+        assert_eq!(importer.number("stub_let_go", 0), 0);
+        assert_eq!(importer.has_ended(long), Ok(true));
+        assert_eq!(importer.check(Place::Own(into), half, ONE), Ok(0));
+        assert_eq!(importer.number("stub_blocked", 0), waited, "{kind}: nobody waited for a stream");
+    }
+}
+
+#[test]
+fn batches_have_a_limit_and_are_asked_for_their_end() {
+    for kind in ["cuda", "hip"] {
+        let Some((_world, [owner, importer])) = holding(kind) else { continue };
+        let addr = owner.alloc(SEGMENT).unwrap();
+        let (open, into) =
+            (importer.open(&exported(&owner, addr)).unwrap(), importer.alloc(SEGMENT).unwrap());
+        let mut under_way: Vec<u64> = Vec::new();
+        let busy = loop {
+            match importer.begin((open, 0), into, SEGMENT) {
+                Ok(batch) => under_way.push(batch),
+                Err(error) => break error,
+            }
+        };
+        assert!(busy.starts_with("Busy") && under_way.len() == 8, "{busy}");
+        assert_eq!(importer.number("stub_let_go", 0), 0);
+        assert!(importer.begin((open, 0), into, SEGMENT).is_err(), "none was asked for its end");
+        assert!(under_way.iter().all(|batch| importer.has_ended(*batch) == Ok(true)));
+        importer.begin((open, 0), into, SEGMENT).unwrap();
+        assert_eq!(importer.number("stub_events", 0), 8, "{kind}: an event for each slot, made once");
+    }
+}
+
+#[test]
+fn what_is_open_is_closed_behind_its_copies() {
+    for kind in ["cuda", "hip"] {
+        let Some((_world, [owner, importer])) = holding(kind) else { continue };
+        let [used, other] = [(); 2].map(|()| owner.alloc(SEGMENT).unwrap());
+        owner.fill(Place::Own(used), SEGMENT, ONE).unwrap();
+        let [open, beside] = [used, other].map(|addr| importer.open(&exported(&owner, addr)).unwrap());
+        let into = importer.alloc(SEGMENT).unwrap();
+        let waited = importer.number("stub_blocked", 0);
+        let batch = importer.begin((open, 0), into, SEGMENT).unwrap();
+        importer.close(beside);
+        assert_eq!(importer.number("stub_blocked", 0), waited, "copies of other memory are not waited for");
+        assert_eq!(importer.has_ended(batch), Ok(false));
+        importer.close(open);
+        assert_eq!(importer.number("stub_blocked", 0), waited + 1);
+        assert_eq!(importer.has_ended(batch), Ok(true));
+        assert_eq!(importer.check(Place::Own(into), SEGMENT / 2, ONE), Ok(0));
+    }
+}
