@@ -9,7 +9,7 @@
 
 enum {
     OK = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, NO_DEVICE = 100, INVALID_CONTEXT = 201, ALREADY_MAPPED = 208,
-    INVALID_HANDLE = 400, NOT_READY = 600, NOT_PERMITTED = 800, NOT_SUPPORTED = 801, UNKNOWN = 999
+    INVALID_HANDLE = 400, NOT_FOUND = 500, NOT_READY = 600, NOT_PERMITTED = 800, NOT_SUPPORTED = 801, UNKNOWN = 999
 };
 
 /* What more[0] of a range says. */
@@ -47,6 +47,9 @@ static int devices(void) { return getenv("STUB_DEVICES") ? atoi(getenv("STUB_DEV
 
 int cuInit(unsigned flags) { return flags ? INVALID_VALUE : begin() ? NO_DEVICE : OK; }
 int cuDriverGetVersion(int *version) { return *version = 12040, OK; }
+
+/* NVRTC 12.9 asks each driver that is loaded for a table of its own, and uses it unasked where there is no such function at all. */
+int cuGetExportTable(const void **table, const void *id) { return (void)table, (void)id, NOT_FOUND; }
 int cuDeviceGetCount(int *count) { return *count = devices(), OK; }
 int cuDeviceGet(int *found, int ordinal) { return *found = ordinal, ordinal < 0 || ordinal >= devices() ? INVALID_VALUE : OK; }
 int cuDeviceGetAttribute(int *value, unsigned attribute, int of) { return (void)attribute, (void)of, *value = 0, OK; }
