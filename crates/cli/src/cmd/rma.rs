@@ -23,6 +23,8 @@ Examples:
   trunkline bench rma -b 8 -e 8 -i 100000        one size, 100000 timed runs of each
   TRUNKLINE_FABRIC=soft:tcp trunkline bench rma --raw
                                                  over TCP, with a bare TCP round trip beside it
+  TRUNKLINE_FABRIC=soft:tcp trunkline bench rma -e 8 --computing
+                                                 also: how soon a rank answers that makes no call
   trunkline bench rma --plot rma.svg             the table, and a picture of puts and gets
   trunkline bench rma --json                     one JSON object a row
   trunkline run --hosts a,b trunkline bench rma  between two hosts
@@ -37,6 +39,8 @@ only waits in a call and so makes progress at once. What is measured:
   signal         half a round trip of signals; with a put of 8 B before it; and a stream
   quiet          after a put of 8 B to each of 1, 2, ... ranks, and with nothing to wait for
   fan-in         1, 2, ... ranks add to one word of rank 0, or put to it, all at once
+  --computing    fetch-adds at a rank that computes and makes no call, each 5 ms after the last one,
+                 so that its serving thread is asleep; at most 1000 of them
 
 Times are medians (p50) and 99th percentiles of single operations; rates are millions a second. All
 bytes, sums and values are checked: #wrong should always be 0, and the exit status is 1 when it is not (2
@@ -74,6 +78,9 @@ pub(crate) struct RmaArgs {
     /// Also measure a round trip of 8 bytes over a bare TCP connection inside this host, both ends spinning.
     #[arg(long)]
     raw: bool,
+    /// Also measure fetch-adds at a rank that computes and makes no call, each 5 ms after the last one.
+    #[arg(long, conflicts_with = "no_passive")]
+    computing: bool,
     /// Print one JSON object a row instead of the table.
     #[arg(long)]
     json: bool,
@@ -109,6 +116,7 @@ pub(crate) fn run(args: &RmaArgs) -> Result<ExitCode, BenchError> {
         check: args.check > 0,
         iterations: args.iters,
         raw: args.raw,
+        computing: args.computing,
         json: args.json,
         plot: args.plot.clone().filter(|_| world.rank() == 0).map(plot::Pending::new),
     };

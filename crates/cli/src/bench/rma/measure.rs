@@ -1,6 +1,7 @@
 //! The measurements. Every rank calls all of them in the same order; rank 0 has the times. Between two of them all ranks meet.
 
-use std::time::Instant;
+use std::hint::black_box;
+use std::time::{Duration, Instant};
 
 use trunkline::{Compare, Error, SignalOp, Symmetric, SymmetricSlice, World};
 
@@ -15,6 +16,9 @@ const GUARD_BYTE: u8 = 0xa5;
 const WHOLE: usize = 32 << 20;
 const FEW: usize = 20;
 const MANY: usize = 10_000;
+/// Operations at a rank that computes, at most, and the time between two of them: longer than a serving thread stays awake.
+const AT_COMPUTING: usize = 1000;
+const PAUSE: Duration = Duration::from_millis(5);
 
 /// Puts or gets of one size.
 pub(super) struct Moved {
@@ -222,6 +226,41 @@ impl<'a> Bench<'a> {
             _ => Err(Error::Argument("a fetch-and-add found another sum")),
         };
         self.timed("fetch-add, 8 B", 8, add, |all| self.words.load(0) == 3 * all as u64)
+    }
+
+    /// Rank 1 makes no call of ours until rank 0 has put a word there.
+    pub(super) fn fetch_adds_at_computing_rank(&self) -> Result<One, Error> {
+        let (world, before) = (self.world, self.wrong.load());
+        let (sum, end) = (self.words.at(0), 1);
+        self.words.fill(0);
+        world.barrier()?;
+        let mut times = Times { p50_us: 0.0, p99_us: 0.0, max_us: 0.0 };
+        match world.rank() {
+            0 => {
+                let count = self.iterations(8).min(AT_COMPUTING);
+                let mut nanos = Vec::with_capacity(count);
+                for _ in 0..count {
+                    std::thread::sleep(PAUSE);
+                    let began = Instant::now();
+                    world.fetch_add(1, sum, 1)?;
+                    nanos.push(began.elapsed().as_nanos() as u64);
+                }
+                times = Times::of(nanos, 1);
+                world.put(1, self.words.at(end), &[count as u64])?;
+            }
+            1 => {
+                let mut state = 1_u64;
+                while self.words.load(end) == 0 {
+                    (0..1000).for_each(|_| state = black_box(state.wrapping_mul(0x9e37_79b9).rotate_left(7)));
+                }
+            }
+            _ => {}
+        }
+        world.barrier()?;
+        let is_wrong = world.rank() == 1 && self.words.load(0) != self.words.load(end);
+        let wrong = self.tell(before, self.is_wrong(is_wrong))?;
+        let name = "fetch-add, at a rank that computes".into();
+        Ok(One { name, bytes: 8, times: Some(times), rate: None, wrong })
     }
 
     fn compare_swaps(&self) -> Result<One, Error> {

@@ -27,6 +27,8 @@ pub(crate) struct Settings {
     pub(crate) iterations: usize,
     /// Whether a bare TCP connection is measured, too.
     pub(crate) raw: bool,
+    /// Whether operations at a rank that makes no call are measured, too.
+    pub(crate) computing: bool,
     /// JSON instead of tables.
     pub(crate) json: bool,
     /// The picture to draw.
@@ -107,6 +109,10 @@ pub(crate) fn run(settings: &Settings, world: &World) -> Result<u64, BenchError>
         out.begins("one size".into());
         out.one(&bench.one(line)?)?;
     }
+    if settings.computing {
+        out.begins("a rank that computes".into());
+        out.one(&bench.fetch_adds_at_computing_rank()?)?;
+    }
     for peers in 1..world.size() {
         out.begins(format!("quiet, {peers} ranks"));
         out.one(&bench.quiet(peers)?)?;
@@ -130,7 +136,8 @@ struct Printer<'a> {
 
 impl<'a> Printer<'a> {
     fn new(settings: &'a Settings, world: &'a World) -> Result<Self, BenchError> {
-        let rows = settings.sizes.len() + usize::from(settings.raw) + Bench::LINES + 2 * (world.size() - 1);
+        let asked_for = usize::from(settings.raw) + usize::from(settings.computing);
+        let rows = settings.sizes.len() + asked_for + Bench::LINES + 3 * (world.size() - 1);
         let bar = if world.rank() == 0 { progress::bar(rows) } else { ProgressBar::hidden() };
         let mut printer = Self { settings, world, out: std::io::stdout().lock(), bar };
         let carrier = world.carrier();
