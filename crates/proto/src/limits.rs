@@ -142,6 +142,9 @@ pub const RMA_CALLS_MAX: usize = 64;
 /// Accepted control streams of one listener that have not shown a nonce of this process yet. Each is a descriptor; one more ends the oldest.
 pub const UNPROVEN_STREAMS_MAX: usize = 256;
 
+/// Such streams that are read each time the listener's streams are.
+pub const UNPROVEN_READS_MAX: usize = 32;
+
 /// How long such a stream may exist.
 pub const UNPROVEN_TIME: Duration = Duration::secs(10);
 

@@ -7,7 +7,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Instant;
 
-use trunkline_fabric::{LinkAddress, LinkError, LinkId, Links, PassedFd};
+use trunkline_fabric::{LinkAddress, LinkError, LinkId, Links, PassedFd, PeerProcess};
 
 use crate::book::Pins;
 use crate::direct::Direct;
@@ -212,6 +212,10 @@ impl SoftRail {
     fn peer_memory(&self, peer: &Address, passed: &mut PassedFd) -> Option<PeerMemory> {
         if passed.is_own() && !self.is_own(peer, passed) {
             return None;
+        }
+        if self.shared.believes_numbers.is_on() {
+            // The address names the process in the place of its queue pair.
+            passed.sender = PeerProcess::new(peer.number, None);
         }
         let process = self.shared.process(passed.sender.take()?);
         Some(PeerMemory::new(process, peer.proof))

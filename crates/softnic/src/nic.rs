@@ -140,6 +140,8 @@ pub(crate) struct Shared {
     pub(crate) one_proof: Planted,
     /// A planted bug: an address that this process has told is believed from whoever repeats it.
     pub(crate) believes_echoes: Planted,
+    /// A planted bug: the process that an address names is believed to be the link's, whatever the kernel says.
+    pub(crate) believes_numbers: Planted,
     /// A planted bug: all memory is taken for reachable by others.
     pub(crate) any_reachable: Planted,
 }
@@ -172,6 +174,7 @@ impl Shared {
             reads_after_errors: Planted::named("soft-reads-after-errors"),
             one_proof: Planted::named("soft-one-proof-for-all"),
             believes_echoes: Planted::named("soft-believes-echoes"),
+            believes_numbers: Planted::named("soft-believes-numbers"),
             any_reachable: Planted::named("soft-any-memory-reachable"),
             config,
             pipeline_qps,

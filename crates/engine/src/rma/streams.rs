@@ -39,6 +39,8 @@ struct Stream<S> {
     expected: Option<ProcessId>,
     /// It could not take a word: what comes next on it would be misunderstood.
     broken: bool,
+    /// Another process has opened it, and it has not shown which member it is of.
+    is_unproven: bool,
 }
 
 /// All of them.
@@ -48,6 +50,8 @@ pub(super) struct Streams<H: Host> {
     streams: Slots<Stream<<H::Oob as Oob>::Stream>>,
     /// Those that others have opened and that have not shown which member they are of.
     unproven: UnprovenStreams,
+    /// When streams were read last.
+    read_at: Instant,
     names: Vec<SlotId>,
     /// How often refusals are logged: anybody can cause them.
     refusals: LogRate,
@@ -66,6 +70,7 @@ impl<H: Host> Streams<H> {
             listener: host.oob().listen()?,
             streams: Slots::new(STREAMS_MAX),
             unproven: UnprovenStreams::new(),
+            read_at: Instant::default(),
             names: Vec::new(),
             refusals: LogRate::new(Instant::default()),
             told: None,
@@ -109,6 +114,9 @@ impl<H: Host> Streams<H> {
     /// A stream has shown that a member is at its other end: it stays as long as that.
     pub(super) fn prove(&mut self, stream: SlotId) {
         self.unproven.remove(stream);
+        if let Some(stream) = self.streams.get_mut(stream) {
+            stream.is_unproven = false;
+        }
     }
 
     /// The process that a stream's other end says it is.
@@ -155,7 +163,8 @@ impl<H: Host> Streams<H> {
     ) -> Result<SlotId, OobError> {
         let hello = Frame::Hello { min: VERSION, max: VERSION, offer: Offer::NONE, process: self.process };
         io.send(fabric::Frame { bytes: hello.to_bytes(), fd: None })?;
-        let stream = Stream { io, process: None, expected, broken: false };
+        let is_unproven = expected.is_none();
+        let stream = Stream { io, process: None, expected, broken: false, is_unproven };
         self.streams.insert(stream).map_err(|_| OobError::Overflow)
     }
 
@@ -172,7 +181,14 @@ impl<H: Host> Streams<H> {
         self.accept(host, now, events);
         let mut names = std::mem::take(&mut self.names);
         names.clear();
-        names.extend(self.streams.iter().map(|(id, _)| id));
+        let reads_all = self.mutant.is("job-reads-all-strangers");
+        let is_read = |stream: &Stream<_>| !stream.is_unproven || reads_all;
+        names.extend(self.streams.iter().filter(|(_, stream)| is_read(stream)).map(|(id, _)| id));
+        if !reads_all {
+            names.extend(self.unproven.take_turn());
+            names.extend(self.unproven.expired(now));
+        }
+        self.read_at = now;
         for &id in &names {
             match self.take(id, events) {
                 Ok(()) => {}
@@ -186,8 +202,7 @@ impl<H: Host> Streams<H> {
     /// Ends the streams that have not shown in time which member they are of. Called after [`Streams::progress`] and what its events say:
     /// what a stream has to show may have come while this process made no calls.
     pub(super) fn expire(&mut self, host: &H, events: &mut Vec<Event>) {
-        let now = host.now();
-        while let Some(id) = self.unproven.take_expired(now) {
+        while let Some(id) = self.unproven.take_expired(self.read_at) {
             if !self.mutant.is("job-keeps-strangers") {
                 let seconds = UNPROVEN_TIME.0 / 1_000_000_000;
                 let why = format!("no member of this job proved to be at its other end within {seconds} s");
@@ -202,7 +217,8 @@ impl<H: Host> Streams<H> {
                 Ok(None) => return,
                 Ok(Some(io)) => match self.add(io, None) {
                     Ok(id) => {
-                        if let Some(oldest) = self.unproven.add(id, now) {
+                        let oldest = self.unproven.add(id, now);
+                        if let Some(oldest) = oldest.filter(|_| !self.mutant.is("job-accepts-any-number")) {
                             let why = "more strangers have connected since than may wait";
                             self.refuse(host, oldest, why, events);
                         }

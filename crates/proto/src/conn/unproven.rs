@@ -3,7 +3,7 @@
 
 use alloc::collections::VecDeque;
 
-use crate::limits::{UNPROVEN_STREAMS_MAX, UNPROVEN_TIME};
+use crate::limits::{UNPROVEN_READS_MAX, UNPROVEN_STREAMS_MAX, UNPROVEN_TIME};
 use crate::slots::SlotId;
 use crate::time::Instant;
 
@@ -13,55 +13,80 @@ use crate::time::Instant;
 /// [`UNPROVEN_TIME`], or as the oldest when there are more than [`UNPROVEN_STREAMS_MAX`]. An invited peer shows that with its second frame,
 /// so a flood has to be faster than the peer's first round trip to keep it out.
 #[derive(Debug, Default)]
-pub struct UnprovenStreams(VecDeque<(SlotId, Instant)>);
+pub struct UnprovenStreams {
+    streams: VecDeque<(SlotId, Instant)>,
+    /// Whose turn it is to be read.
+    turn: usize,
+}
 
 impl UnprovenStreams {
     /// None.
     #[must_use]
     pub const fn new() -> Self {
-        Self(VecDeque::new())
+        Self { streams: VecDeque::new(), turn: 0 }
     }
 
     /// Adds a stream that was accepted at `now`, which never goes back. Returns the one to end for it, if there are too many.
     pub fn add(&mut self, stream: SlotId, now: Instant) -> Option<SlotId> {
-        self.0.push_back((stream, now));
-        if self.0.len() <= UNPROVEN_STREAMS_MAX {
+        self.streams.push_back((stream, now));
+        if self.streams.len() <= UNPROVEN_STREAMS_MAX {
             return None;
         }
-        self.0.pop_front().map(|(oldest, _)| oldest)
+        self.streams.pop_front().map(|(oldest, _)| oldest)
     }
 
     /// Forgets a stream that has ended, or has shown what it should.
     pub fn remove(&mut self, stream: SlotId) {
-        if let Some(at) = self.0.iter().position(|(unproven, _)| *unproven == stream) {
-            self.0.remove(at);
+        if let Some(at) = self.streams.iter().position(|(unproven, _)| *unproven == stream) {
+            self.streams.remove(at);
         }
+    }
+
+    /// The streams to read next, at most [`UNPROVEN_READS_MAX`] of them by turns: each read is a system call, and streams that show nothing must not
+    /// take the time of those that do.
+    pub fn take_turn(&mut self) -> impl Iterator<Item = SlotId> {
+        let (count, first) = (self.streams.len(), self.turn);
+        let reads = count.min(UNPROVEN_READS_MAX);
+        self.turn = if count == 0 { 0 } else { (first + reads) % count };
+        let stream = move |at| self.streams.get((first + at) % count).map(|(stream, _)| *stream);
+        (0..reads).filter_map(stream)
+    }
+
+    /// The streams whose time is over at `now`: they are to be read once more before they end.
+    pub fn expired(&self, now: Instant) -> impl Iterator<Item = SlotId> {
+        self.streams
+            .iter()
+            .take_while(move |(_, since)| now - *since > UNPROVEN_TIME)
+            .map(|(stream, _)| *stream)
     }
 
     /// Takes a stream whose time is over.
     pub fn take_expired(&mut self, now: Instant) -> Option<SlotId> {
-        let is_expired = self.0.front().is_some_and(|(_, since)| now - *since > UNPROVEN_TIME);
+        let is_expired = self.streams.front().is_some_and(|(_, since)| now - *since > UNPROVEN_TIME);
         if !is_expired {
             return None;
         }
-        self.0.pop_front().map(|(stream, _)| stream)
+        self.streams.pop_front().map(|(stream, _)| stream)
     }
 
     /// How many there are.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.0.len()
+        self.streams.len()
     }
 
     /// Whether there is none.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.streams.is_empty()
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use alloc::collections::BTreeSet;
+    use alloc::vec::Vec;
+
     use super::*;
 
     fn stream(number: u64) -> SlotId {
@@ -80,12 +105,27 @@ mod tests {
     }
 
     #[test]
+    fn streams_are_read_by_turns() {
+        let mut streams = UnprovenStreams::new();
+        assert_eq!(streams.take_turn().count(), 0);
+        let count = 2 * UNPROVEN_READS_MAX + 3;
+        assert!((0..count as u64).all(|number| streams.add(stream(number), Instant(number)).is_none()));
+        let turns: Vec<Vec<_>> = (0..3).map(|_| streams.take_turn().collect()).collect();
+        assert!(turns.iter().all(|turn| turn.len() == UNPROVEN_READS_MAX));
+        let read: BTreeSet<_> = turns.concat().into_iter().map(SlotId::to_bits).collect();
+        assert_eq!(read.len(), count, "each of them has its turn");
+        (0..count as u64 - 1).for_each(|number| streams.remove(stream(number)));
+        assert_eq!(streams.take_turn().collect::<Vec<_>>(), [stream(count as u64 - 1)]);
+    }
+
+    #[test]
     fn a_stream_expires_after_its_time_and_once() {
         let mut streams = UnprovenStreams::new();
         streams.add(stream(1), Instant(5));
         streams.add(stream(2), Instant(7));
         let end = Instant(5) + UNPROVEN_TIME;
         assert_eq!(streams.take_expired(end), None);
+        assert_eq!(streams.expired(Instant(end.0 + 1)).collect::<Vec<_>>(), [stream(1)]);
         assert_eq!(streams.take_expired(Instant(end.0 + 1)), Some(stream(1)));
         assert_eq!(streams.take_expired(Instant(end.0 + 1)), None);
         streams.remove(stream(2));

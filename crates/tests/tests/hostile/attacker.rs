@@ -1,0 +1,162 @@
+//! An attacker's process: which attacks there are, and when they go on. What an attack does is in a file of its own.
+
+use std::time::{Duration, Instant};
+
+use crate::channel::TestChannel;
+use crate::victim::VictimFacts;
+use crate::{echo, exhaust, fabric_number, flood, lengths, speak, stay, user};
+
+/// A victim that does not answer an attack for so long is not there any more.
+const LIMIT: Duration = Duration::from_secs(10);
+/// Most bytes of what an attack has read that are told.
+const LOOT: usize = 1 << 20;
+
+/// The result of an attack.
+#[derive(Debug, Default)]
+pub(crate) struct AttackReport {
+    /// How often something was tried.
+    pub(crate) acts: u64,
+    /// Acts of victims that a correct process refuses.
+    pub(crate) claims: String,
+    /// Bytes that came from victims and may be secrets.
+    pub(crate) loot: Vec<u8>,
+}
+
+impl AttackReport {
+    pub(crate) fn claim(&mut self, text: &str) {
+        if !self.claims.contains(text) {
+            self.claims.push_str(text);
+        }
+    }
+
+    pub(crate) fn keep(&mut self, bytes: &[u8]) {
+        if self.loot.len() + bytes.len() <= LOOT && bytes.iter().any(|byte| *byte != 0) {
+            self.loot.extend_from_slice(bytes);
+        }
+    }
+
+    pub(crate) fn receive(channel: &mut TestChannel) -> Self {
+        let acts = channel.receive_numbers()[0];
+        let claims = String::from_utf8(channel.receive()).unwrap();
+        Self { acts, claims, loot: channel.receive() }
+    }
+
+    fn send(&self, channel: &mut TestChannel) {
+        channel.send_numbers(&[self.acts]);
+        channel.send(self.claims.as_bytes());
+        channel.send(&self.loot);
+    }
+}
+
+/// One kind of attack.
+pub(crate) trait Attack {
+    /// Acquires the resources that the attack needs, before the window is measured.
+    fn begin(&mut self, _: &mut AttackReport) {}
+
+    /// Attacks once more, for a short time.
+    fn go_on(&mut self, report: &mut AttackReport);
+
+    /// Frees those resources: the next window is one without the attack.
+    fn pause(&mut self) {}
+
+    /// Whether every variant was tried often enough.
+    fn is_over(&self, report: &AttackReport) -> bool {
+        report.acts >= 3
+    }
+}
+
+/// Attacks when the test says so.
+pub(crate) fn play(name: &str, mut channel: TestChannel) {
+    // The share of the processors is the system's to give; what is measured is the victims' own work.
+    let _ = rustix::process::nice(19);
+    let (mut attack, cannot): (Box<dyn Attack>, _) = match name {
+        "echo" => (Box::new(echo::ProofEcho::new(&mut channel, 0)), None),
+        "third" => (Box::new(echo::ProofEcho::new(&mut channel, 1)), None),
+        "fabric number" => (Box::new(fabric_number::FabricNumber::new(&mut channel)), None),
+        "other user" => {
+            let user = user::OtherUser::new(&mut channel);
+            let cannot = (!user.is_other()).then_some("only root can be another user");
+            (Box::new(user), cannot)
+        }
+        "stay" => (Box::new(stay::HelloStay::new(&mut channel)), None),
+        "refusals" => (Box::new(flood::RefusalFlood::new(&mut channel)), None),
+        "opens" => (Box::new(flood::OpenFlood::new(&mut channel)), None),
+        "events" => (Box::new(flood::EventFlood::new(&mut channel)), None),
+        "speak" => (Box::new(speak::NeighbourSpeech::new(&mut channel)), None),
+        "lengths" => (Box::new(lengths::LengthOverflow::new(&mut channel)), None),
+        "exhaust" => (Box::new(exhaust::StoreExhaustion::new(&mut channel)), None),
+        other => panic!("there is no attack {other}"),
+    };
+    channel.send(cannot.map_or_else(|| "ready".to_owned(), |why| format!("cannot: {why}")).as_bytes());
+    let mut report = AttackReport::default();
+    loop {
+        // Without an attack it takes as much of the processors.
+        let command = until_told(&mut channel, std::thread::yield_now);
+        match command.as_slice() {
+            b"attack" => {
+                attack.begin(&mut report);
+                channel.send(b"on");
+                until_told(&mut channel, || attack.go_on(&mut report));
+                attack.pause();
+                channel.send_numbers(&[attack.is_over(&report).into()]);
+            }
+            b"finish" => break,
+            other => panic!("the test says {other:?}"),
+        }
+    }
+    // The connections of the attack close first.
+    drop(attack);
+    report.send(&mut channel);
+    while channel.receive() != b"end" {}
+}
+
+/// Repeats a step until the test sends the next command.
+fn until_told(channel: &mut TestChannel, mut step: impl FnMut()) -> Vec<u8> {
+    loop {
+        step();
+        if let Some(command) = channel.try_receive() {
+            return command;
+        }
+    }
+}
+
+/// The facts of both victims.
+pub(crate) fn receive_facts(channel: &mut TestChannel) -> [VictimFacts; 2] {
+    std::array::from_fn(|_| VictimFacts::from_numbers(&channel.receive_numbers()))
+}
+
+/// Lets an attack act at a stated rate. Each act takes some work of the victim, and the number of acts is the attacker's to choose.
+pub(crate) struct AttackPace {
+    period: Duration,
+    last: Instant,
+}
+
+impl AttackPace {
+    pub(crate) fn new(period: Duration) -> Self {
+        Self { period, last: Instant::now() }
+    }
+
+    /// Whether it is time for the next act.
+    pub(crate) fn is_due(&mut self) -> bool {
+        let is_due = self.last.elapsed() >= self.period;
+        if is_due {
+            self.last = Instant::now();
+        } else {
+            std::thread::yield_now();
+        }
+        is_due
+    }
+}
+
+/// Tries until it works.
+#[track_caller]
+pub(crate) fn until<T>(what: &str, mut step: impl FnMut() -> Option<T>) -> T {
+    let started = Instant::now();
+    loop {
+        if let Some(done) = step() {
+            return done;
+        }
+        assert!(started.elapsed() < LIMIT, "{what}: not within {LIMIT:?}");
+        std::thread::yield_now();
+    }
+}

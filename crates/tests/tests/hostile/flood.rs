@@ -1,0 +1,130 @@
+//! Floods a victim: with streams that it refuses, with links that it cannot make, and with events for a context that hears none of them.
+
+use std::time::Duration;
+
+use trunkline_fabric::{Frame, OobError, OobListener as _, OobStream as _};
+use trunkline_proto::id::ProcessId;
+use trunkline_proto::wire::dial::{Heap, Word};
+use trunkline_proto::wire::frame::Region;
+
+use crate::attacker::{Attack, AttackPace, AttackReport, until};
+use crate::channel::TestChannel;
+use crate::intruder::IntrudingMember;
+use crate::stay::hello;
+
+/// Streams that are refused at a time.
+const BURST: usize = 16;
+
+/// Says hello and then nonsense, again and again.
+pub(crate) struct RefusalFlood(IntrudingMember);
+
+impl RefusalFlood {
+    pub(crate) fn new(channel: &mut TestChannel) -> Self {
+        Self(IntrudingMember::new(channel, false))
+    }
+}
+
+impl Attack for RefusalFlood {
+    fn go_on(&mut self, report: &mut AttackReport) {
+        for victim in [0, 1] {
+            let mut streams: Vec<_> = (0..BURST).filter_map(|_| self.0.connect(victim).ok()).collect();
+            for stream in &mut streams {
+                for bytes in [hello(ProcessId([7; 16])), vec![0xff; 9]] {
+                    let _ = stream.send(Frame { bytes, fd: None });
+                }
+            }
+            for stream in &mut streams {
+                until("the end of a stream", || stream.recv().is_err().then_some(()));
+                report.acts += 1;
+            }
+        }
+    }
+
+    fn is_over(&self, report: &AttackReport) -> bool {
+        report.acts >= 400
+    }
+}
+
+/// Links that are asked for at each victim at a time, and how often. The victim makes its end of each before it reads the address.
+const OPENS: usize = 8;
+const OPENS_EVERY: Duration = Duration::from_millis(20);
+
+/// Asks, as the member that it is, for links whose addresses are none.
+pub(crate) struct OpenFlood(IntrudingMember, AttackPace);
+
+impl OpenFlood {
+    pub(crate) fn new(channel: &mut TestChannel) -> Self {
+        let mut intruder = IntrudingMember::new(channel, false);
+        [0, 1].into_iter().for_each(|victim| intruder.reach(victim));
+        Self(intruder, AttackPace::new(OPENS_EVERY))
+    }
+}
+
+impl Attack for OpenFlood {
+    fn go_on(&mut self, report: &mut AttackReport) {
+        if !self.1.is_due() {
+            return;
+        }
+        let one = &mut self.0;
+        for victim in [0, 1] {
+            let ask = |at: usize| one.ask(victim, 1 + at as u8, vec![0x5a; 1 + at * 11], None);
+            let asked: Vec<_> = (0..OPENS).map(ask).collect();
+            for id in asked {
+                if one.await_answer(victim, id).is_ok() {
+                    report.claim("a link to nothing was made");
+                }
+                report.acts += 1;
+            }
+        }
+    }
+
+    fn is_over(&self, report: &AttackReport) -> bool {
+        report.acts >= 200
+    }
+}
+
+/// Answers what it was not asked, for a context of the victim that its owner leaves alone.
+pub(crate) struct EventFlood {
+    intruder: IntrudingMember,
+    ended: bool,
+}
+
+/// The second context of a victim, as ids of its links have it.
+const CONTEXT: u64 = 1 << 40;
+/// Events after which the victim has let in too many.
+const EVENTS: u64 = 40_000;
+
+impl EventFlood {
+    pub(crate) fn new(channel: &mut TestChannel) -> Self {
+        Self { intruder: IntrudingMember::new(channel, true), ended: false }
+    }
+}
+
+impl Attack for EventFlood {
+    fn go_on(&mut self, report: &mut AttackReport) {
+        if self.ended {
+            // The victim has hung up: it does not call again.
+            return std::thread::yield_now();
+        }
+        let front = self.intruder.front.as_mut().unwrap();
+        let mut stream = until("the victim calls", || front.accept().unwrap());
+        let heap = Heap { len: 1, region: Region { key: 1, addr: 1 } };
+        let (heaps, link) = (vec![heap; 16], vec![1; 200]);
+        let taken = Word::Taken { id: CONTEXT, served: 1, receives: 2, heaps, link }.to_bytes();
+        let process = self.intruder.cards[2].process;
+        stream.send(Frame { bytes: hello(process), fd: None }).unwrap();
+        while report.acts < EVENTS && !self.ended {
+            match stream.send(Frame { bytes: taken.clone(), fd: None }) {
+                Ok(()) => report.acts += 1,
+                // The victim takes them in when it comes to it.
+                Err(OobError::Overflow) => self.ended = stream.recv().is_err(),
+                Err(_) => self.ended = true,
+            }
+        }
+        self.ended = true;
+    }
+
+    fn is_over(&self, _: &AttackReport) -> bool {
+        self.ended
+    }
+}

@@ -1,0 +1,336 @@
+//! A member of the pair's job that means harm. Its own engine is honest; its control streams go through here, where their frames are read and
+//! others are sent beside them. What a link address or a record should not say is made here by hand, from docs/wire.md.
+
+use std::fs::File;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::FileExt as _;
+
+use trunkline_engine::Nics;
+use trunkline_engine::host::UnixHost;
+use trunkline_engine::rma::{ContextId, Job, Local};
+use trunkline_fabric::{
+    Fabric as _, Frame, Host as _, LinkId, Links as _, Oob, OobAddress, OobError, OobListener as _,
+    OobStream as _, PassedFd, RailConfig, RecvOrder,
+};
+use trunkline_mem::Memory;
+use trunkline_proto::time::Duration;
+use trunkline_proto::wire::dial::{Card, Heap, Proof, Refusal, Word};
+use trunkline_proto::wire::rma::Stream;
+use trunkline_softnic::{SoftConfig, SoftFabric, SoftRail};
+
+use crate::attacker::{receive_facts, until};
+use crate::channel::TestChannel;
+use crate::victim::{HEAP, SCRATCH, VictimFacts};
+
+type Io = <<UnixHost as trunkline_fabric::Host>::Oob as Oob>::Stream;
+type Listener = <<UnixHost as trunkline_fabric::Host>::Oob as Oob>::Listener;
+
+/// Links that are asked for by hand have ids with this bit.
+const BY_HAND: u64 = 1 << 63;
+
+/// The other end of a link.
+pub(crate) struct TakenLink {
+    pub(crate) heaps: Vec<Heap>,
+    pub(crate) link: Vec<u8>,
+    fd: Option<OwnedFd>,
+}
+
+/// Between the intruder's engine and one victim.
+struct ControlRelay {
+    listener: Listener,
+    victim: OobAddress,
+    own: Option<Io>,
+    far: Option<Io>,
+    /// What the engine has shown the victim to be this member.
+    proof: Option<Proof>,
+    /// What the victim has told of the engine's link.
+    told: Option<TakenLink>,
+    /// Answers to links that were asked for by hand.
+    answers: Vec<(u64, Result<TakenLink, Refusal>)>,
+}
+
+impl ControlRelay {
+    fn new(host: &UnixHost, victim: Vec<u8>) -> Self {
+        let listener = host.oob().listen().unwrap();
+        let victim = OobAddress(victim);
+        Self { listener, victim, own: None, far: None, proof: None, told: None, answers: Vec::new() }
+    }
+
+    /// Passes on what waits.
+    fn pump(&mut self, host: &UnixHost) {
+        if let Some(own) = self.listener.accept().unwrap() {
+            self.far = Some(until("a victim accepts", || host.oob().connect(&self.victim).ok()));
+            self.own = Some(own);
+        }
+        let (Some(own), Some(far)) = (&mut self.own, &mut self.far) else { return };
+        while let Ok(Some(frame)) = own.recv() {
+            if let Ok(Word::Dial { proof, .. }) = Word::from_bytes(&frame.bytes) {
+                self.proof = Some(proof);
+            }
+            let _ = far.send(frame);
+        }
+        while let Ok(Some(mut frame)) = far.recv() {
+            let fd = |frame: &mut Frame| frame.fd.take().map(|passed| passed.fd);
+            match Word::from_bytes(&frame.bytes) {
+                Ok(Word::Taken { id, heaps, link, .. }) if id & BY_HAND != 0 => {
+                    self.answers.push((id, Ok(TakenLink { heaps, link, fd: fd(&mut frame) })));
+                    continue;
+                }
+                Ok(Word::Refused { id, why }) if id & BY_HAND != 0 => {
+                    self.answers.push((id, Err(why)));
+                    continue;
+                }
+                Ok(Word::Standing { id, .. }) if id & BY_HAND != 0 => continue,
+                Ok(Word::Taken { heaps, link, .. }) => self.told = Some(TakenLink { heaps, link, fd: None }),
+                _ => {}
+            }
+            let _ = own.send(frame);
+        }
+    }
+}
+
+/// The member.
+pub(crate) struct IntrudingMember {
+    host: UnixHost,
+    job: Job<SoftFabric, UnixHost>,
+    heap: Memory,
+    context: ContextId,
+    relays: [ControlRelay; 2],
+    rail: SoftRail,
+    link: Option<LinkId>,
+    asked: u64,
+    pub(crate) facts: [VictimFacts; 2],
+    pub(crate) cards: [Card; 3],
+    /// Where members reach it, if not at its engine.
+    pub(crate) front: Option<Listener>,
+}
+
+impl IntrudingMember {
+    /// Meets the pair. With a `front` members reach this process there, and its engine hears nothing of them.
+    pub(crate) fn new(channel: &mut TestChannel, has_front: bool) -> Self {
+        let host = UnixHost::new(|_, _| {});
+        let fabric = || SoftFabric::new(SoftConfig::default()).unwrap();
+        let engine = UnixHost::new(|_, line: &str| println!("attacker: {line}"));
+        let job = Job::new(fabric(), engine, trunkline_engine::Params::default(), Nics::from(0)).unwrap();
+        let mut card = Card::from_bytes(&job.card()).unwrap();
+        let front = has_front.then(|| host.oob().listen().unwrap());
+        if let Some(front) = &front {
+            card.address = front.address().0;
+        }
+        channel.send(&card.to_bytes());
+        let cards = channel.receive_cards();
+        let true_cards = cards.map(|card| Card::from_bytes(&card).unwrap());
+        let relays = [0, 1].map(|at: usize| ControlRelay::new(&host, true_cards[at].address.clone()));
+        let mut relayed = cards;
+        for (at, relay) in relays.iter().enumerate() {
+            let card = Card { address: relay.listener.address().0, ..true_cards[at].clone() };
+            relayed[at] = card.to_bytes();
+        }
+        job.meet(2, &relayed).unwrap();
+        let heap = Memory::heap(HEAP);
+        job.add_heap(heap.clone()).unwrap();
+        let context = job.context().unwrap();
+        let config = RailConfig {
+            depth: 16,
+            recv_depth: 16,
+            recv_order: RecvOrder::Posted,
+            links: 64,
+            peer_time: Duration::secs(5),
+            rail_time: Duration::secs(3),
+            receives: false,
+            traffic_class: None,
+            many: false,
+        };
+        let rail = fabric().open(0, &config).unwrap();
+        let facts = receive_facts(channel);
+        Self { host, job, heap, context, relays, rail, link: None, asked: 0, facts, cards: true_cards, front }
+    }
+
+    fn pump(&mut self) {
+        self.relays.iter_mut().for_each(|relay| relay.pump(&self.host));
+        self.job.progress(self.context).unwrap();
+    }
+
+    /// Tries until it works, and passes everything on meanwhile.
+    #[track_caller]
+    fn until<T>(&mut self, what: &str, mut step: impl FnMut(&mut Self) -> Option<T>) -> T {
+        until(what, || {
+            self.pump();
+            step(self)
+        })
+    }
+
+    /// Has an honest link to a victim.
+    pub(crate) fn reach(&mut self, victim: usize) {
+        self.until("an honest link", |one| {
+            one.job.reaches(one.context, victim as u32).unwrap().then_some(())
+        });
+    }
+
+    /// What a victim has told of its end of the honest link.
+    pub(crate) fn told(&self, victim: usize) -> &TakenLink {
+        self.relays[victim].told.as_ref().expect("the victim is reached")
+    }
+
+    /// What shows a victim that this member speaks.
+    pub(crate) fn proof(&self, victim: usize) -> Proof {
+        self.relays[victim].proof.expect("the victim is reached")
+    }
+
+    /// Bytes of the heap of a victim, by honest means.
+    pub(crate) fn get(&mut self, victim: usize, offset: u64, len: u64) -> Vec<u8> {
+        let mut done = 0;
+        while done < len {
+            let into = Local { heap: 0, offset: done, len: len - done };
+            done += self.until("an honest get", |one| {
+                one.job.get(one.context, victim as u32, 0, offset + done, into).unwrap()
+            });
+        }
+        self.until("a quiet", |one| one.job.quiet(one.context).unwrap().then_some(()));
+        let mut bytes = vec![0; len as usize];
+        self.heap.read(0, &mut bytes).unwrap();
+        bytes
+    }
+
+    /// A link of this process as it is: its address, and its ring.
+    pub(crate) fn own_link(&mut self) -> (Vec<u8>, OwnedFd) {
+        // It stays until the next one is asked for: one that has ended says so in its ring.
+        if let Some(last) = self.link.take() {
+            self.rail.destroy(last);
+        }
+        let link = self.rail.create().unwrap();
+        self.link = Some(link);
+        let address = self.rail.address(link).unwrap();
+        (address.bytes, address.fd.unwrap().fd)
+    }
+
+    /// Asks a victim for its end of a link with that address.
+    pub(crate) fn dial(
+        &mut self,
+        victim: usize,
+        stream: u8,
+        (link, ring): (Vec<u8>, OwnedFd),
+    ) -> Result<TakenLink, Refusal> {
+        let id = self.ask(victim, stream, link, Some(ring));
+        self.await_answer(victim, id)
+    }
+
+    /// The same without waiting: the id of what is asked for.
+    pub(crate) fn ask(&mut self, victim: usize, stream: u8, link: Vec<u8>, ring: Option<OwnedFd>) -> u64 {
+        self.asked += 1;
+        let id = BY_HAND | self.asked;
+        let (proof, stream) = (self.proof(victim), Stream::new(stream).unwrap());
+        let word = Word::Dial { id, proof, member: 2, stream, path: 0, link };
+        self.say(victim, &word, ring);
+        id
+    }
+
+    pub(crate) fn await_answer(&mut self, victim: usize, id: u64) -> Result<TakenLink, Refusal> {
+        self.until("an answer to a dial", |one| {
+            let answers = &mut one.relays[victim].answers;
+            let at = answers.iter().position(|(of, _)| *of == id)?;
+            Some(answers.swap_remove(at).1)
+        })
+    }
+
+    /// Says a word to a victim on the stream of the engine.
+    pub(crate) fn say(&mut self, victim: usize, word: &Word, fd: Option<OwnedFd>) {
+        let bytes = word.to_bytes();
+        let fd = fd.map(PassedFd::own);
+        self.relays[victim].far.as_mut().unwrap().send(Frame { bytes, fd }).unwrap();
+    }
+
+    /// Gives a stream back that a link was asked for on.
+    pub(crate) fn leave(&mut self, victim: usize, stream: u8) {
+        self.say(victim, &Word::Leave { stream: Stream::new(stream).unwrap() }, None);
+    }
+
+    /// Waits until a victim has executed a record, or has refused it.
+    pub(crate) fn await_executed(&mut self, ring: &VictimRing) -> bool {
+        self.until("the end of a record", |_| ring.outcome())
+    }
+
+    /// Bytes where attacks have victims put what they read.
+    pub(crate) fn scratch(&mut self, victim: usize) -> Vec<u8> {
+        self.get(victim, SCRATCH, 64)
+    }
+
+    /// The key and the address of the scratch bytes.
+    pub(crate) fn scratch_place(&self, victim: usize) -> (u64, u64) {
+        let heap = self.told(victim).heaps[0];
+        (heap.region.key, heap.region.addr + SCRATCH)
+    }
+
+    /// A stream to a victim beside all that a member has.
+    pub(crate) fn connect(&self, victim: usize) -> Result<Io, OobError> {
+        self.host.oob().connect(&OobAddress(self.cards[victim].address.clone()))
+    }
+}
+
+/// The ring of a victim, which its peer writes.
+pub(crate) struct VictimRing {
+    file: File,
+    start: u64,
+    written: u64,
+}
+
+/// Bytes of a slot, and where slots and the words of the reader begin (docs/wire.md, "Software NIC").
+const SLOT: u64 = 128;
+const SLOTS_AT: u64 = 4096;
+const CONSUMED: u64 = 128;
+const NAK: u64 = 144;
+const STATE: u64 = 160;
+
+impl VictimRing {
+    pub(crate) fn new(taken: TakenLink) -> Self {
+        let start = u64::from_le_bytes(taken.link[32..40].try_into().unwrap());
+        Self { file: File::from(taken.fd.expect("a ring in shared memory")), start, written: 0 }
+    }
+
+    /// Writes a record: the words after its stamp.
+    pub(crate) fn write(&mut self, words: [u64; 7]) {
+        let position = self.start + self.written;
+        let at = SLOTS_AT + self.written * SLOT;
+        let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+        self.file.write_all_at(&bytes, at + 8).unwrap();
+        // Last, as it says that the record is there.
+        self.file.write_all_at(&(position + 1).to_le_bytes(), at).unwrap();
+        self.written += 1;
+    }
+
+    fn word(&self, at: u64) -> u64 {
+        let mut word = [0; 8];
+        self.file.read_exact_at(&mut word, at).unwrap();
+        u64::from_le_bytes(word)
+    }
+
+    /// How many of the records were executed.
+    pub(crate) fn executed(&self) -> u64 {
+        self.word(CONSUMED) - self.start
+    }
+
+    /// Whether all were executed; nothing yet as long as none was refused either.
+    fn outcome(&self) -> Option<bool> {
+        if self.word(NAK) != 0 || self.word(STATE) != 0 {
+            return Some(false);
+        }
+        (self.executed() == self.written).then_some(true)
+    }
+}
+
+/// A write of bytes that are said to lie at an address of the writer's memory.
+pub(crate) fn pulled((key, at): (u64, u64), addr: u64, len: u64) -> [u64; 7] {
+    write((key, at), 3, [addr, len, 0, 0])
+}
+
+/// A write of bytes that are said to lie in a region of the same fabric.
+pub(crate) fn placed((key, at): (u64, u64), local: u64, len: u64) -> [u64; 7] {
+    write((key, at), 2, [local, 0, len, 0])
+}
+
+/// A write whose bytes are elsewhere, the last record of its operation.
+pub(crate) fn write((key, at): (u64, u64), form: u64, [a, b, c, d]: [u64; 4]) -> [u64; 7] {
+    const WRITE: u64 = 1;
+    const LAST: u64 = 1;
+    [WRITE | LAST << 8 | form << 16, key, at, a, b, c, d]
+}

@@ -1,0 +1,92 @@
+//! One attacker per finding, each a process of its own, beside an honest pair under traffic (SECURITY.md, "What attackers are tried").
+//!
+//! An attack has failed if the canaries of the pair are neither read nor changed, every byte of the pair is right at half of its rate or more,
+//! and the descriptors, memory and log lines of the victims stay below the numbers of [`world::MOST`].
+
+#![expect(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on stops")]
+
+mod attacker;
+mod channel;
+mod echo;
+mod exhaust;
+mod fabric_number;
+mod flood;
+mod intruder;
+mod lengths;
+mod speak;
+mod stay;
+mod store;
+mod user;
+mod victim;
+mod world;
+
+use channel::TestChannel;
+use world::AttackWorld;
+
+/// How the processes of a world start: does nothing unless the environment says which part this process has.
+#[test]
+fn a_process_plays_its_part() {
+    let Ok(part) = std::env::var(world::PART) else { return };
+    let _ = rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL));
+    let channel = TestChannel::of_this_process();
+    match part.as_str() {
+        "victim 0" => victim::play(0, channel),
+        "victim 1" => victim::play(1, channel),
+        attack => attacker::play(attack, channel),
+    }
+}
+
+#[test]
+fn an_echo_of_the_victims_own_proof_reads_nothing() {
+    AttackWorld::new("echo").withstand();
+}
+
+#[test]
+fn a_third_process_cannot_be_named() {
+    AttackWorld::new("third").withstand();
+}
+
+#[test]
+fn an_echo_of_the_fabric_number_reads_nothing() {
+    AttackWorld::new("fabric number").withstand();
+}
+
+#[test]
+fn another_user_is_not_spoken_to() {
+    AttackWorld::new("other user").withstand();
+}
+
+#[test]
+fn a_hello_and_silence_takes_few_descriptors() {
+    AttackWorld::new("stay").withstand();
+}
+
+#[test]
+fn a_flood_of_refusals_is_logged_seldom() {
+    AttackWorld::new("refusals").withstand();
+}
+
+#[test]
+fn a_flood_of_opens_takes_little() {
+    AttackWorld::new("opens").withstand();
+}
+
+#[test]
+fn a_flood_of_events_takes_little() {
+    AttackWorld::new("events").with_calls().withstand();
+}
+
+#[test]
+fn a_member_cannot_speak_for_its_neighbour() {
+    AttackWorld::new("speak").withstand();
+}
+
+#[test]
+fn lengths_that_overflow_are_not_executed() {
+    AttackWorld::new("lengths").withstand();
+}
+
+#[test]
+fn a_store_without_descriptors_rests_and_goes_on() {
+    AttackWorld::new("exhaust").with_store().withstand();
+}

@@ -1,0 +1,83 @@
+//! Says hello on very many connections, and stays.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use rustix::process::{Resource, getrlimit, setrlimit};
+use trunkline_engine::host::UnixHost;
+use trunkline_fabric::{Frame, Host as _, Oob, OobAddress, OobStream as _};
+use trunkline_proto::id::ProcessId;
+use trunkline_proto::wire::frame::{Frame as Control, VERSION};
+use trunkline_proto::wire::share::Offer;
+
+use crate::attacker::{Attack, AttackPace, AttackReport, receive_facts, until};
+use crate::channel::TestChannel;
+use crate::user::meet_as_stranger;
+
+/// Connections to each victim that are held: more than a victim lets stay.
+const HELD: usize = 320;
+/// How often one that the victim has ended is made anew.
+const PERIOD: Duration = Duration::from_millis(1);
+
+/// What a process says first on a control stream.
+pub(crate) fn hello(process: ProcessId) -> Vec<u8> {
+    Control::Hello { min: VERSION, max: VERSION, offer: Offer::NONE, process }.to_bytes()
+}
+
+type Io = <<UnixHost as trunkline_fabric::Host>::Oob as Oob>::Stream;
+
+/// Holds connections to both victims.
+pub(crate) struct HelloStay {
+    host: UnixHost,
+    victims: [OobAddress; 2],
+    held: [VecDeque<Io>; 2],
+    pace: AttackPace,
+}
+
+impl HelloStay {
+    pub(crate) fn new(channel: &mut TestChannel) -> Self {
+        let [first, second, _] = meet_as_stranger(channel).map(|card| OobAddress(card.address));
+        receive_facts(channel);
+        let mut limit = getrlimit(Resource::Nofile);
+        limit.current = limit.maximum;
+        setrlimit(Resource::Nofile, limit).unwrap();
+        let (host, held) = (UnixHost::new(|_, _| {}), [VecDeque::new(), VecDeque::new()]);
+        Self { host, victims: [first, second], held, pace: AttackPace::new(PERIOD) }
+    }
+
+    /// Connects once, and says hello. A victim that is too busy to accept is called again.
+    fn call(&mut self, victim: usize, report: &mut AttackReport) {
+        let address = &self.victims[victim];
+        let mut stream = until("a connection", || self.host.oob().connect(address).ok());
+        let bytes = hello(ProcessId(self.host.random()));
+        // One that the victim has ended meanwhile stays as well.
+        let _ = stream.send(Frame { bytes, fd: None });
+        self.held[victim].push_back(stream);
+        report.acts += 1;
+    }
+}
+
+impl Attack for HelloStay {
+    fn begin(&mut self, report: &mut AttackReport) {
+        for victim in [0, 1] {
+            while self.held[victim].len() < HELD {
+                self.call(victim, report);
+            }
+        }
+    }
+
+    fn go_on(&mut self, report: &mut AttackReport) {
+        if !self.pace.is_due() {
+            return;
+        }
+        for victim in [0, 1] {
+            // The oldest is the first that the victim ends.
+            self.held[victim].pop_front();
+            self.call(victim, report);
+        }
+    }
+
+    fn pause(&mut self) {
+        self.held.iter_mut().for_each(VecDeque::clear);
+    }
+}
