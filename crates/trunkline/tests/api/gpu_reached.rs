@@ -126,6 +126,18 @@ fn words_of_a_reached_gpu_are_changed_by_all() {
     run("gpu_reached::words_of_a_reached_gpu_are_changed_by_all", 2, &whole, change);
 }
 
+/// Signals, and what they tell of, where NICs hold back what they write to the GPU until it is flushed.
+fn flushes(world: &World, machine: &Machine) {
+    for exchange in [tokens, leave] {
+        exchange(world, machine);
+    }
+}
+
+#[test]
+fn signals_come_behind_flushed_bytes() {
+    run("gpu_reached::signals_come_behind_flushed_bytes", 2, &whole, flushes);
+}
+
 /// Ranks whose memory is reached, and ranks whose memory is not: kernels of all exchange, and none learns of it.
 fn mixed(world: &World, machine: &Machine) {
     StandIn::open().tell("stub_exports", u64::from(world.rank() != 1));

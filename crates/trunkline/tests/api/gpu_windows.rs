@@ -114,6 +114,10 @@ pub(crate) fn run(
     if name.starts_with("gpu_reached::") {
         environment.extend([("STUB_EXPORTS", "1".as_ref()), ("TRUNKLINE_SOFT_DMABUF", "1".as_ref())]);
     }
+    // Software NICs hold writes to the GPU back then, until they read there.
+    if name.contains("flushed") {
+        environment.push(("TRUNKLINE_SOFT_DELAYED", "1".as_ref()));
+    }
     start(&environment, &mut ranked);
 }
 
