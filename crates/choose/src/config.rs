@@ -66,6 +66,7 @@ pub fn soft_config(params: &Params, addresses: Vec<IpAddr>) -> SoftConfig {
             FabricName::SoftTcp => WireMode::Tcp,
         },
         delayed_visibility: soft.delayed,
+        takes_dmabufs: soft.takes_dmabufs,
         ..usual
     }
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use trunkline_engine::host::UnixHost;
 use trunkline_engine::rma::{ContextId, Fetch, HeapMemory, Job, Local, Member, RmaError, Source};
 use trunkline_engine::{Helper, Nics, Params};
-use trunkline_fabric::{Fabric, Host as _, Level, Nic};
+use trunkline_fabric::{DeviceReach, Fabric, Host as _, Level, Nic};
 use trunkline_ofi::OfiFabric;
 use trunkline_proto::rma::atomic::Atomic;
 use trunkline_proto::wire::dial::{CARD_BYTES, Heap as Told};
@@ -187,6 +187,16 @@ impl Running {
     /// As that.
     pub fn spoil(&self, member: Member, heap: u8, offset: u64, value: u64) -> Result<bool, RmaError> {
         of!(self, job => job.spoil(member, heap, offset, value))
+    }
+
+    /// Memory of devices that all NICs in use reach: [`Job::device_reach`].
+    pub fn device_reach(&self) -> DeviceReach {
+        of!(self, job => job.device_reach())
+    }
+
+    /// Says something to people, by the host's log.
+    pub fn log(&self, level: Level, text: &str) {
+        of!(self, job => job.log(level, text));
     }
 
     /// Whether anything has moved lately: [`Job::stirs`].

@@ -7,6 +7,7 @@
 //! - [`words`]: memory of queues, signals and counters, which tells the executor when somebody rings or waits.
 //! - [`network`]: what the executor asks of whatever carries bytes; [`rma`](crate::rma) is one.
 //! - [`courier`]: windows in memory of devices, which no network reaches: their owners are asked.
+//! - [`flushed`]: windows in memory of devices that NICs reach: what they wrote is flushed before its end is told.
 //! - [`region`]: keys of entries, and the memory that they stand for. An entry is a stranger's until its key, bounds and generation are checked.
 //! - [`port`]: entries as operations of the network, in as many pieces as that takes; how each ended.
 //! - [`executor`]: one pass over all queues; poison of signals that a dead peer would have raised; companions.
@@ -22,6 +23,7 @@ pub mod courier;
 mod deliver;
 pub mod driver;
 pub mod executor;
+pub mod flushed;
 pub mod lanes;
 pub mod network;
 mod numbers;
@@ -39,11 +41,12 @@ pub mod words;
 pub use courier::Courier;
 pub use driver::{Mode, Queues, QueuesError};
 pub use executor::{Executor, Pass};
+pub use flushed::{FlushedNetwork, FlushedPart, FlushedPeer};
 pub use lanes::{Job, Lanes, LanesError};
 pub use network::{Carried, Ended, Failure, Network, Place, Rma};
 pub use part::{Part, Peer};
 pub use patience::{Patience, die};
 pub use port::{Begun, UNSUPPORTED};
 pub use processes::{Guest, GuestError, Watching};
-pub use region::{Copies, ErrorTable, Far, Key, Region};
+pub use region::{Copies, ErrorTable, Far, FarWords, Key, Region, Regions, WordsRegion};
 pub use words::{Ringer, Words};

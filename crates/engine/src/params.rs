@@ -178,6 +178,8 @@ pub struct SoftParams {
     pub copy: SoftCopy,
     /// Written data can be seen only after a flush.
     pub delayed: bool,
+    /// NICs take dma-bufs that the CPU can map.
+    pub takes_dmabufs: bool,
     /// Most queue pairs of a NIC.
     pub max_qp: u32,
     /// Pipelines of a NIC.

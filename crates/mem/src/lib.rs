@@ -26,6 +26,6 @@ pub use mapped::{MappedBytes, MappedMemory, fence_mapped_stores};
 pub use memory::{Memory, OutOfBounds};
 pub use memory_file::create_memory_file;
 pub use page::{Page, PageView, ViewError};
-pub use shared::{Found, PeerError, Shared};
+pub use shared::{Found, PeerError, Shared, map_exported};
 pub use statics::Statics;
 pub use words::Words;

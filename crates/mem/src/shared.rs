@@ -54,6 +54,8 @@ pub enum PeerError {
 struct Mapped {
     addr: usize,
     len: usize,
+    /// Memory that is to live as long.
+    _kept: Option<Memory>,
 }
 
 impl Drop for Mapped {
@@ -63,18 +65,45 @@ impl Drop for Mapped {
     }
 }
 
+/// Maps the bytes that a device's driver has exported as a dma-buf, where the CPU can reach such: those of `memory`, whose first one is at `offset` in the file. The
+/// mapping is memory of the host, and keeps `memory`. Called by NICs that are software, in the place of those that reach devices.
+///
+/// # Errors
+/// What the system says; EINVAL if the file is shorter.
+pub fn map_exported(memory: &Memory, file: &impl AsFd, offset: u64) -> Result<Memory, Cause> {
+    let short = || Cause::System { call: "lseek", code: libc::EINVAL };
+    let size = rustix::fs::seek(file, rustix::fs::SeekFrom::End(0)).map_err(cause("lseek"))?;
+    let inset = offset % PAGE as u64;
+    let end = offset.checked_add(memory.len() as u64).filter(|end| *end <= size && !memory.is_empty());
+    let len = end.and_then(|end| usize::try_from(end - (offset - inset)).ok()).ok_or_else(short)?;
+    let whole = map_part(file, (offset - inset, len), PAGE, Some(memory.clone()))?;
+    whole.part(inset, memory.len() as u64).map_err(|_| short())
+}
+
 /// Maps all of a file, at a multiple of that power of two.
 fn map(file: &impl AsFd, len: usize, align: usize) -> Result<Memory, Cause> {
+    map_part(file, (0, len), align, None)
+}
+
+/// Maps bytes of a file, from the beginning of a page on, at a multiple of that power of two.
+fn map_part(
+    file: &impl AsFd,
+    (start, len): (u64, usize),
+    align: usize,
+    kept: Option<Memory>,
+) -> Result<Memory, Cause> {
     let room = len.checked_add(align).ok_or(Cause::System { call: "mmap", code: libc::ENOMEM })?;
     let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
     // SAFETY: a new mapping at an address of the kernel's choice replaces nothing.
     let base = unsafe { rustix::mm::mmap_anonymous(ptr::null_mut(), room, ProtFlags::empty(), flags) };
-    let owner = Arc::new(Mapped { addr: base.map_err(cause("mmap"))?.expose_provenance(), len: room });
+    let owner =
+        Arc::new(Mapped { addr: base.map_err(cause("mmap"))?.expose_provenance(), len: room, _kept: kept });
     let addr = owner.addr.next_multiple_of(align);
     let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED | MapFlags::FIXED);
     // SAFETY: replaces only addresses that were just taken, which nobody knows yet.
-    let base =
-        unsafe { rustix::mm::mmap(ptr::with_exposed_provenance_mut(addr), len, protection, flags, file, 0) };
+    let base = unsafe {
+        rustix::mm::mmap(ptr::with_exposed_provenance_mut(addr), len, protection, flags, file, start)
+    };
     base.map_err(cause("mmap"))?;
     // SAFETY: mapped readable and writable as long as the owner lives, which the range keeps; nobody refers to the bytes.
     Ok(unsafe { Memory::with_owner(addr, len, Kind::Host, owner) })
@@ -206,6 +235,20 @@ mod tests {
             assert!(shared.memory().addr().is_multiple_of(align));
             shared.memory().store(8184, 1).unwrap();
         }
+    }
+
+    #[test]
+    fn exported_bytes_are_mapped_from_their_offset_on() {
+        let (shared, other) = (Shared::new("trunkline.test", 16_384).unwrap(), Memory::heap(5000));
+        let file = shared.descriptor().unwrap();
+        let mapped = map_exported(&other, &file, 4096 + 64).unwrap();
+        assert_eq!((mapped.len(), mapped.kind(), mapped.addr() % 4096), (5000, Kind::Host, 64));
+        mapped.store(4992, 9).unwrap();
+        assert_eq!((shared.memory().load(4096 + 64 + 4992), other.load(4992)), (Ok(9), Ok(0)));
+        assert!(map_exported(&other, &file, 16_384 - 4999).is_err(), "it ends behind the file");
+        assert!(map_exported(&other, &file, u64::MAX - 10).is_err());
+        assert!(map_exported(&Memory::heap(0), &file, 0).is_err(), "no bytes");
+        assert!(map_exported(&other, &rustix::pipe::pipe().unwrap().0, 0).is_err());
     }
 
     #[test]

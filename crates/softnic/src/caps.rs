@@ -11,7 +11,11 @@ pub(crate) fn of(config: &SoftConfig, pipeline_qps: u32) -> Caps {
         link_order: true,
         remote_len: true,
         needs_flush: config.delayed_visibility,
-        devices: DeviceReach::default(),
+        devices: DeviceReach {
+            dmabuf: config.takes_dmabufs,
+            needs_flush: config.takes_dmabufs && config.delayed_visibility,
+            ..DeviceReach::default()
+        },
         matched: true,
         match_order: true,
         match_bits: 64,

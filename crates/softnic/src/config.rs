@@ -41,6 +41,9 @@ pub struct SoftConfig {
     pub receiver_wait: Option<Duration>,
     /// Remote writes into relaxed regions land only when a flush on their link completes.
     pub delayed_visibility: bool,
+    /// NICs take memory of devices as dma-bufs, which they map: in the place of NICs that reach GPUs, for drivers in whose place something stands whose dma-bufs are
+    /// ordinary memory of the host.
+    pub takes_dmabufs: bool,
     /// Remote addresses are virtual addresses instead of offsets from the start of the region.
     pub virtual_addresses: bool,
     /// Position of the first descriptor of each ring and number of each rail's first completion; for tests of
@@ -120,6 +123,7 @@ impl Default for SoftConfig {
             speeds_mbps: Vec::new(),
             receiver_wait: None,
             delayed_visibility: false,
+            takes_dmabufs: false,
             virtual_addresses: false,
             start_position: 0,
         }

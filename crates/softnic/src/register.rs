@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use trunkline_fabric::{
-    Access, DeregisterError, Keys, LocalKey, Purpose, RegisterError, Registrar, RemoteKey,
+    Access, DeregisterError, Exported, Keys, LocalKey, Purpose, RegisterError, Registrar, RemoteKey,
 };
 use trunkline_mem::{Kind, MappedMemory, Memory};
 
@@ -162,7 +162,8 @@ impl Table {
         (local != 0 && slot.remote.load(Ordering::Acquire) == remote).then_some(local)
     }
 
-    fn insert(&self, memory: &Memory, rights: u32) -> Result<Keys, RegisterError> {
+    /// Adds a region of these bytes; peers that go by virtual addresses call the first one `named`.
+    fn insert(&self, memory: &Memory, named: usize, rights: u32) -> Result<Keys, RegisterError> {
         let mut live = self.live.lock().unwrap_or_else(PoisonError::into_inner);
         if live.regions.len() >= self.max as usize {
             return Err(RegisterError::Exhausted(self.max));
@@ -179,7 +180,7 @@ impl Table {
         };
         let [remote, second] = words;
         let local = (second & !low) | (remote & low);
-        let base = if self.virtual_addresses { memory.addr() as u64 } else { 0 };
+        let base = if self.virtual_addresses { named as u64 } else { 0 };
         let slot = &self.slots[index];
         slot.start.store(memory.addr(), Ordering::Relaxed);
         slot.len.store(memory.len() as u64, Ordering::Relaxed);
@@ -363,13 +364,15 @@ impl SoftRegistrar {
     fn reachable(&self, memory: &Memory) -> bool {
         self.shared.any_reachable.is_on() || self.shared.itself.reaches(memory.addr(), memory.len())
     }
-}
 
-impl Registrar for SoftRegistrar {
-    fn register(&self, memory: &Memory, access: Access, purpose: Purpose) -> Result<Keys, RegisterError> {
-        if !matches!(memory.kind(), Kind::Host | Kind::Mapped) {
-            return Err(RegisterError::Kind(memory.kind()));
-        }
+    /// Registers bytes that the CPU touches, or has mapped.
+    fn insert(
+        &self,
+        memory: &Memory,
+        named: usize,
+        access: Access,
+        purpose: Purpose,
+    ) -> Result<Keys, RegisterError> {
         let is_mapped = memory.kind() == Kind::Mapped && !Planted::named("soft-touches-mappings").is_on();
         self.shared.end_abandoned(self.nic);
         let bit = |on: bool, bit: u32| if on { bit } else { 0 };
@@ -379,7 +382,44 @@ impl Registrar for SoftRegistrar {
             | bit(purpose == Purpose::Data, right::RELAXED)
             | bit(!is_mapped && self.reachable(memory), right::DIRECT)
             | bit(is_mapped, right::MAPPED);
-        self.shared.nics[self.nic].table.insert(memory, rights)
+        self.shared.nics[self.nic].table.insert(memory, named, rights)
+    }
+}
+
+impl Registrar for SoftRegistrar {
+    fn register(&self, memory: &Memory, access: Access, purpose: Purpose) -> Result<Keys, RegisterError> {
+        if !matches!(memory.kind(), Kind::Host | Kind::Mapped) {
+            return Err(RegisterError::Kind(memory.kind()));
+        }
+        self.insert(memory, memory.addr(), access, purpose)
+    }
+
+    fn register_exported(
+        &self,
+        memory: &Memory,
+        exported: Exported<'_>,
+        access: Access,
+        purpose: Purpose,
+    ) -> Result<Keys, RegisterError> {
+        if !self.shared.config.takes_dmabufs {
+            return Err(RegisterError::Kind(memory.kind()));
+        }
+        let offset =
+            if Planted::named("soft-maps-dmabufs-from-their-start").is_on() { 0 } else { exported.offset };
+        let mapped = trunkline_mem::map_exported(memory, &exported.fd, offset);
+        let mapped = mapped.map_err(|cause| RegisterError::Device {
+            how: "as a dma-buf",
+            why: cause.to_string(),
+            remedy: "a NIC that is software reaches only dma-bufs that the CPU can map; unset TRUNKLINE_SOFT_DMABUF",
+        })?;
+        let mapped = if Planted::named("soft-takes-dmabufs-by-their-address").is_on() {
+            memory.clone()
+        } else {
+            mapped
+        };
+        // What is written to a device may be invisible until it is flushed, whatever it is for.
+        let _ = purpose;
+        self.insert(&mapped, memory.addr(), access, Purpose::Data)
     }
 
     fn deregister(&self, key: LocalKey) -> Result<(), DeregisterError> {

@@ -2,11 +2,13 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on stops")]
 
+use std::os::fd::AsFd as _;
 use std::sync::Arc;
 
 use trunkline_fabric::conformance::Setup;
 use trunkline_fabric::trace::{Recorder, Traced, TracedRail};
-use trunkline_fabric::{Fabric, RailConfig};
+use trunkline_fabric::{Access, Exported, Fabric, Purpose, Rail as _, RailConfig, RegisterError};
+use trunkline_mem::Memory;
 use trunkline_proto::mutant::Mutant;
 use trunkline_proto::time::Instant;
 use trunkline_softnic::{CopyMode, SoftConfig, SoftFabric, SoftRail, WireMode};
@@ -171,6 +173,49 @@ mod delayed_visibility {
         config: SoftConfig { delayed_visibility: true, ..SoftConfig::default() },
         fabrics: 1
     });
+}
+
+mod dmabufs {
+    use super::*;
+    const CONFIG: fn() -> SoftConfig = || SoftConfig { takes_dmabufs: true, ..SoftConfig::default() };
+    mod mem {
+        use super::*;
+        trunkline_fabric::fabric_conformance!(@cases Soft { config: CONFIG(), fabrics: 1 };
+            exported_bytes_are_reached_by_their_descriptor, exported_bytes_end_where_the_memory_does);
+    }
+    mod shm {
+        use super::*;
+        trunkline_fabric::fabric_conformance!(@cases Soft { config: SoftConfig { virtual_addresses: true, ..CONFIG() }, fabrics: 2 };
+            exported_bytes_are_reached_by_their_descriptor, exported_bytes_end_where_the_memory_does);
+    }
+    mod shm_with_pull {
+        use super::*;
+        trunkline_fabric::fabric_conformance!(@cases Soft {
+            config: SoftConfig { copy: CopyMode::Pull, wire: WireMode::Shm, ..CONFIG() },
+            fabrics: 1
+        }; exported_bytes_are_reached_by_their_descriptor, exported_bytes_end_where_the_memory_does);
+    }
+    mod tcp {
+        use super::*;
+        trunkline_fabric::fabric_conformance!(@cases Soft { config: SoftConfig { wire: WireMode::Tcp, ..CONFIG() }, fabrics: 2 };
+            exported_bytes_are_reached_by_their_descriptor, exported_bytes_end_where_the_memory_does);
+    }
+
+    #[test]
+    fn a_descriptor_that_cannot_be_mapped_is_refused() {
+        let ends =
+            Soft { config: CONFIG(), fabrics: 1 }.pair(&trunkline_fabric::conformance::default_config());
+        let (read, _write) = rustix::pipe::pipe().unwrap();
+        let exported = Exported { fd: read.as_fd(), offset: 0 };
+        let refused =
+            ends.a.registrar().register_exported(&Memory::heap(64), exported, Access::ALL, Purpose::Heap);
+        assert!(matches!(refused, Err(RegisterError::Device { .. })), "{refused:?}");
+        let plain = Soft { config: SoftConfig::default(), fabrics: 1 };
+        let ends = plain.pair(&trunkline_fabric::conformance::default_config());
+        let refused =
+            ends.a.registrar().register_exported(&Memory::heap(64), exported, Access::ALL, Purpose::Heap);
+        assert!(matches!(refused, Err(RegisterError::Kind(_))), "{refused:?}");
+    }
 }
 
 mod pipelines {

@@ -34,7 +34,7 @@ TRUNKLINE_FN u64 room_in(const Window &window, u64 stream, u64 nth) {
     return room_out(window, stream, nth) + (window.chunks * window.chunk + LINE_BYTES - 1) / LINE_BYTES * LINE_BYTES;
 }
 
-TRUNKLINE_FN u64 *word_at(const Window &window, u64 at) { return (u64 *)(window.base + at); }
+TRUNKLINE_FN u64 *word_at(const Window &window, u64 at) { return (u64 *)(window.slots + at); }
 TRUNKLINE_FN u64 padded(u64 len) { return (len + GRANULE - 1) / GRANULE * GRANULE; }
 
 TRUNKLINE_FN bool has_stream(const Kernel &kernel, u32 with) {
@@ -114,7 +114,8 @@ TRUNKLINE_CALL Wait free_chunk(Kernel &kernel, u32 from, u64 nth) {
 TRUNKLINE_CALL Wait pass_on(Kernel &kernel, u32 to, const u8 *chunk, u64 len) {
     u64 nth = 0;
     if (wait_room(kernel, to, nth).kind != GOOD) return kernel.how;
-    copy(kernel.group, data(kernel, room_out(*kernel.window, stream_at(*kernel.window, to, kernel.channel), nth)), chunk, len);
+    u64 room = room_out(*kernel.window, stream_at(*kernel.window, to, kernel.channel), nth);
+    copy(kernel.group, kernel.window->slots + room, chunk, len);
     return send_chunk(kernel, to, nth, len);
 }
 
@@ -139,7 +140,7 @@ TRUNKLINE_FN Wait each_chunk(Kernel &kernel, u32 from, u64 len, const Take &take
     for (u64 at = 0; at < len; at += window.chunk) {
         u64 piece = len - at < window.chunk ? len - at : window.chunk;
         if (wait_chunk(kernel, from, piece, nth).kind != GOOD) return kernel.how;
-        const u8 *came = window.base + room_in(window, stream, nth);
+        const u8 *came = window.slots + room_in(window, stream, nth);
         bool early = TRUNKLINE_PLANTED("header-window-frees-before-it-reads");
         if (early) {
             free_chunk(kernel, from, nth);

@@ -18,7 +18,7 @@
 
 namespace trunkline {
 
-constexpr u32 WINDOW_VERSION = 2;
+constexpr u32 WINDOW_VERSION = 3;
 constexpr u64 SLOT_BYTES = 16;
 // Bytes of a line: what several ranks or threads change has one of its own.
 constexpr u64 LINE_BYTES = 128;
@@ -30,7 +30,7 @@ struct Peer {
 };
 
 // A window as the host gives it to a kernel, to be read only. `..._at` are offsets from the first byte, good at every rank. Addresses are good where the
-// kernel runs. What they point to but for `base` is changed by threads of this device alone, by atomics too, and so lies in its memory.
+// kernel runs. What they point to but for `base` and `slots` is changed by threads of this device alone, by atomics too, and so lies in its memory.
 struct Window {
     u32 version;
     u32 rank;
@@ -56,9 +56,10 @@ struct Window {
     const Peer *peers;  // by rank
     const Lane *queues; // by channel, then by lane
     u64 *words;         // for each channel: words of its group, two for each lane, and whose turn it is
+    u8 *slots;          // where `..._at` are counted from here: `base`, or elsewhere if all but the data lies apart from them
 };
 
-static_assert(sizeof(Window) == 10 * 4 + 14 * 8 && sizeof(Peer) == 8 && sizeof(Lane) == 24, "Window");
+static_assert(sizeof(Window) == 10 * 4 + 15 * 8 && sizeof(Peer) == 8 && sizeof(Lane) == 24, "Window");
 
 // Words of a channel, from those of one to those of the next.
 TRUNKLINE_FN u64 words_of_channel(u32 lanes) { return (GROUP_WORDS + 2ull * lanes + 1 + 15) / 16 * 16; }
@@ -135,7 +136,7 @@ TRUNKLINE_FN Entry entry_raise(const Window &window, u32 rank, u64 slot, u64 by)
 
 // The slot at an offset of this rank's part.
 TRUNKLINE_FN Slot slot_at(const Window &window, u64 at, u64 *base) {
-    Slot slot = poisoned_slot((const u64 *)(window.base + at));
+    Slot slot = poisoned_slot((const u64 *)(window.slots + at));
     slot.base = base;
     return slot;
 }

@@ -55,6 +55,24 @@ TRUNKLINE_CALL u64 window_get(const WindowJob &job, Kernel &kernel) {
     for (u64 at = 0; at < half / 8; at++) wrong += sys_load((const u64 *)data(kernel, half) + at) != at * job.first;
     return wrong;
 }
+// Adds 1 to the second word of rank `count`, `first` times. Each time it puts the number to its own part by value, gets it from there, and looks.
+TRUNKLINE_CALL u64 window_change(const WindowJob &job, Kernel &kernel) {
+    const Window &window = *kernel.window;
+    for (u64 nth = 1; nth <= job.first; nth++) {
+        Ticket last;
+        Post result = posted();
+        if (is_leader(kernel.group)) {
+            Remote word = remote_at(window, (u32)job.count, 8), own = remote_at(window, window.rank, 64);
+            Entry entries[2] = {entry_atomic(OP_ADD, word, 1, 0, false), entry_write_inline(&nth, 8, own)};
+            result = lead_post(kernel, 0, entries, 2, last);
+        }
+        if (conclude(kernel, wait_of(result), nullptr, 0).kind != GOOD || flush(kernel).kind != GOOD) return kernel.how.kind;
+        Put done;
+        if (get(kernel, window.rank, 64, 128, 8, done).kind != GOOD || wait(kernel, done).kind != GOOD) return kernel.how.kind;
+        if (sys_load((const u64 *)data(kernel, 128)) != nth) return 100 + nth;
+    }
+    return GOOD;
+}
 
 }  // namespace tests
 
@@ -86,5 +104,6 @@ TRUNKLINE_WINDOW_ENTRY(window_signal)
 TRUNKLINE_WINDOW_ENTRY(window_put)
 TRUNKLINE_WINDOW_ENTRY(window_leave)
 TRUNKLINE_WINDOW_ENTRY(window_get)
+TRUNKLINE_WINDOW_ENTRY(window_change)
 
 #endif

@@ -45,7 +45,7 @@ unsigned window_layout(u64 *out) {
         __builtin_offsetof(Window, base), __builtin_offsetof(Window, signal_bases), __builtin_offsetof(Window, counters_at),
         __builtin_offsetof(Window, counter_bases), __builtin_offsetof(Window, barriers_at), __builtin_offsetof(Window, epochs),
         __builtin_offsetof(Window, streams_at), __builtin_offsetof(Window, stream_bytes), __builtin_offsetof(Window, peers),
-        __builtin_offsetof(Window, queues), __builtin_offsetof(Window, words), __builtin_offsetof(Lane, main),
+        __builtin_offsetof(Window, queues), __builtin_offsetof(Window, words), __builtin_offsetof(Window, slots), __builtin_offsetof(Lane, main),
         __builtin_offsetof(Lane, count), __builtin_offsetof(Peer, key), STREAM_SENT, STREAM_RECEIVED, STREAM_EXPECTED, GRANULE,
     };
     unsigned count = sizeof(words) / sizeof(words[0]);

@@ -109,6 +109,11 @@ impl<N: Network> Courier<N> {
         }
     }
 
+    /// The network below.
+    pub const fn network(&mut self) -> &mut N {
+        &mut self.network
+    }
+
     /// Takes a part of a window on, before any rank uses it. Windows that lie in memory of hosts at all ranks need not be told of.
     pub fn open(&mut self, part: Part) {
         self.grow();
@@ -253,7 +258,7 @@ impl<N: Network> Courier<N> {
             let number = asking.next;
             let Some(place) = asking.places.get_mut((number % POST_PLACES) as usize) else { return };
             let Some(&at) = asking.waiting.front().filter(|_| *place == NONE) else { return };
-            let boxes = PostBox::new(part.boxes, member).zip(PostBox::new(part.boxes, me));
+            let boxes = PostBox::new(part.boxes, member).zip(PostBox::new(peer.boxes, me));
             let (Some((own, theirs)), Some(op)) = (boxes, self.ops.get_mut(at as usize)) else { return };
             let words = Request { number, ask: op.ask }.to_words();
             let from = own.request_out(number);
@@ -549,7 +554,8 @@ impl<N: Network> Network for Courier<N> {
     fn spoil(&mut self, at: Place, value: u64) -> bool {
         let said = self.network.spoil(at, value);
         let Some(open) = self.posted(at.member, at.heap) else { return said };
-        let told = PostBox::new(open.part.boxes, self.me).map(PostBox::spoiled);
+        let boxes = open.part.peers.get(at.member as usize).map(|peer| peer.boxes);
+        let told = boxes.and_then(|boxes| PostBox::new(boxes, self.me)).map(PostBox::spoiled);
         // What was set beside the part is brought to it.
         said && told.is_some_and(|offset| self.network.spoil(Place { offset, ..at }, 1))
     }

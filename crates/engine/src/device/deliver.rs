@@ -192,8 +192,9 @@ impl Deliveries {
             delivery.stage = Stage::Moving;
         }
         let Some((member, number)) = delivery.to.filter(|_| delivery.stage == Stage::Reply) else { return };
-        let boxes = PostBox::new(part.boxes, member).zip(PostBox::new(part.boxes, me));
-        let (Some((own, theirs)), Some(peer)) = (boxes, part.peers.get(member as usize)) else { return };
+        let Some(peer) = part.peers.get(member as usize) else { return };
+        let boxes = PostBox::new(part.boxes, member).zip(PostBox::new(peer.boxes, me));
+        let Some((own, theirs)) = boxes else { return };
         let from = own.reply_out(number);
         for (nth, word) in (0..).zip((Reply { number, how: delivery.how }).to_words()) {
             let _inside = part.memory.store(from + nth * 8, word);
@@ -247,8 +248,10 @@ impl Deliveries {
         }
         let served = self.served.iter().find(|served| served.part.heap == delivery.heap);
         if let (Err(_), Some(Served { part, .. }), Some((member, _))) = (one.how, served, delivery.to) {
-            let peer = part.peers.get(member as usize).map(|peer| peer.heap);
-            if let Some((heap, theirs)) = peer.zip(PostBox::new(part.boxes, me)) {
+            let peer = part.peers.get(member as usize);
+            if let Some((heap, theirs)) =
+                peer.and_then(|peer| Some((peer.heap, PostBox::new(peer.boxes, me)?)))
+            {
                 network.spoil(Place { member, heap, offset: theirs.lost() }, 1);
             }
         }

@@ -21,7 +21,7 @@ use crate::device::network::Network;
 use crate::device::numbers::{Number, Numbers};
 use crate::device::port::{Begun, Jobs};
 use crate::device::processes::{File, Owned, companion_of};
-use crate::device::region::{Far, Key, Region};
+use crate::device::region::{Far, Key, Region, Regions};
 use crate::device::words::Words;
 use crate::rma::Member;
 
@@ -421,6 +421,11 @@ impl<N: Network> Executor<N> {
         self.jobs.regions.add_rooms(key, rooms)
     }
 
+    /// Memory that entries name: where words lie apart from a region's bytes is said there.
+    pub const fn regions(&mut self) -> &mut Regions {
+        &mut self.jobs.regions
+    }
+
     /// Ends a region: entries that name it fail. What has begun on it is to be complete.
     pub fn remove_region(&mut self, key: Key) -> Option<Region> {
         self.jobs.regions.remove(key)
@@ -428,7 +433,7 @@ impl<N: Network> Executor<N> {
 
     /// A member has told of a region.
     pub fn learn(&mut self, member: Member, far: Far) {
-        self.jobs.regions.learn(member, far);
+        self.jobs.regions.learn(member, far, None);
     }
 
     /// A member has ended a region.
@@ -488,8 +493,7 @@ impl<N: Network> Executor<N> {
         self.jobs.leave();
     }
 
-    /// Goes on with what this process does for others, which no queue of its own has to do with, and looks who lives. Whether anything
-    /// moved.
+    /// Goes on with what this process does for others, which no queue of its own has to do with, and looks who lives. Whether anything moved.
     pub fn serve(&mut self) -> bool {
         let moved = self.jobs.go_on();
         self.tell();

@@ -11,8 +11,10 @@ use crate::device::region::Copies;
 /// A part of a window, as another rank has told of it.
 #[derive(Clone, Debug)]
 pub struct Peer {
-    /// The heap that it is there.
+    /// The heap that it is there; of a part whose words lie apart from its data, that of the words.
     pub heap: u8,
+    /// Where its boxes begin in that.
+    pub boxes: u64,
     /// The network does not reach it, but memory beside it.
     pub is_posted: bool,
     /// What that rank raises here.
@@ -22,15 +24,15 @@ pub struct Peer {
 /// This rank's part of a window, and those of all.
 #[derive(Clone, Debug)]
 pub struct Part {
-    /// The heap that the network knows it by.
+    /// The heap that the network knows it by; where its words lie apart from its data, that of the words.
     pub heap: u8,
-    /// The bytes of that: the part itself, or memory beside it.
+    /// The bytes of that: the part itself, memory beside it, or its words.
     pub memory: Memory,
-    /// Where the boxes begin, behind the window: one for each rank.
+    /// Where the boxes begin in it: one for each rank.
     pub boxes: u64,
-    /// The rooms, behind the boxes.
+    /// The rooms of parts that are posted, behind the boxes.
     pub rooms: PostRooms,
-    /// The part, if it is a device's, and who moves its bytes; of the courier alone, but on the stream of all who change it.
+    /// The part, if it is a device's and posted, and who moves its bytes; of the courier alone, but on the stream of all who change it.
     pub device: Option<(Memory, Arc<dyn Copies>)>,
     /// By rank.
     pub peers: Vec<Peer>,

@@ -129,12 +129,40 @@ pub struct Far {
     pub words: Option<Memory>,
 }
 
+impl WordsRegion {
+    /// The region of the words and where it has the byte of that address, if it is theirs.
+    fn find(&self, addr: u64) -> Option<(&Region, u64)> {
+        Some((&self.region, addr.checked_sub(self.first)?))
+    }
+}
+
 impl Far {
     /// A region that is reached over the network, or whose bytes are in memory of the host in this process.
     #[must_use]
     pub const fn of_host(key: Key, len: u64, table: ErrorTable, near: Option<Memory>) -> Self {
         Self { key, len, table, near, copies: None, words: None }
     }
+}
+
+/// Words of a region that lie apart from its bytes: signals and counters of a device's region that the network reaches, in memory of the host. Entries name them by the
+/// region's key and the addresses from [`WordsRegion::first`] on.
+#[derive(Clone, Debug)]
+pub struct WordsRegion {
+    /// The address in the region of the first of these bytes; the bytes of the region itself end there.
+    pub first: u64,
+    /// The memory, and the heap that it is.
+    pub region: Region,
+}
+
+/// The same of another member's region, as that has told of it.
+#[derive(Clone, Copy, Debug)]
+pub struct FarWords {
+    /// As [`WordsRegion::first`].
+    pub first: u64,
+    /// The heap there.
+    pub heap: u8,
+    /// Bytes.
+    pub len: u64,
 }
 
 /// Where an entry's bytes are.
@@ -144,6 +172,8 @@ pub enum Found<'a> {
     Here {
         /// The memory.
         memory: &'a Memory,
+        /// The first byte in it.
+        at: u64,
         /// The heap, if it is a region of this process.
         heap: Option<u8>,
         /// Who moves its bytes, where the CPU does not.
@@ -151,10 +181,23 @@ pub enum Found<'a> {
         /// Where its words are changed, where the CPU does not touch it.
         words: Option<&'a Memory>,
     },
+    /// In memory of this process's device that the network reaches: words and bytes that are given by value go over the network.
+    Reached {
+        /// The memory.
+        memory: &'a Memory,
+        /// The first byte in it, and in the heap.
+        at: u64,
+        /// The heap.
+        heap: u8,
+        /// Who moves its bytes.
+        copies: &'a Arc<dyn Copies>,
+    },
     /// At the member.
     There {
         /// The heap.
         heap: u8,
+        /// The first byte in it.
+        at: u64,
     },
 }
 
@@ -171,17 +214,21 @@ struct Own {
     /// Of the region that is there, or was last.
     generation: u32,
     region: Option<Region>,
+    words: Option<WordsRegion>,
     /// Rooms for bytes on their way out, and which of them are taken, a bit each.
     rooms: Option<PostRooms>,
     taken: u64,
 }
 
+/// A region of another member, and its words if they lie apart.
+type FarRegion = (Far, Option<FarWords>);
+
 /// All regions that entries may name.
 #[derive(Debug, Default)]
 pub struct Regions {
     own: Vec<Own>,
-    /// By member, then by number.
-    far: Vec<Vec<Option<Far>>>,
+    /// By member, then by number; with words that lie apart.
+    far: Vec<Vec<Option<FarRegion>>>,
     mutant: Mutant,
 }
 
@@ -201,7 +248,7 @@ impl Regions {
         let own = self.own.get_mut(at).filter(|own| own.region.is_none())?;
         let generation = own.generation.checked_add(1).filter(|&next| next <= Key::GENERATION_MAX)?;
         let key = Key::new(region.heap, generation);
-        *own = Own { generation, region: Some(region), rooms: None, taken: 0 };
+        *own = Own { generation, region: Some(region), words: None, rooms: None, taken: 0 };
         Some(key)
     }
 
@@ -211,7 +258,16 @@ impl Regions {
         if own.generation != key.generation() {
             return None;
         }
+        own.words = None;
         own.region.take()
+    }
+
+    /// Says where a region's words lie, if apart from its bytes; `None` if there is none of that key.
+    pub fn add_words(&mut self, key: Key, words: WordsRegion) -> Option<()> {
+        let own = self.own.get_mut(usize::from(key.number()));
+        let own = own.filter(|own| own.generation == key.generation() && own.region.is_some())?;
+        own.words = Some(words);
+        Some(())
     }
 
     /// Says where a region's bytes lie on their way out, in [`Region::words`]; `None` if there is none of that key.
@@ -251,7 +307,7 @@ impl Regions {
     }
 
     /// A member has told of a region. It takes the place of an earlier one of its number.
-    pub fn learn(&mut self, member: Member, far: Far) {
+    pub fn learn(&mut self, member: Member, far: Far, words: Option<FarWords>) {
         let (at, number) = (member as usize, usize::from(far.key.number()));
         if self.far.len() <= at {
             self.far.resize_with(at + 1, Vec::new);
@@ -261,14 +317,14 @@ impl Regions {
             of.resize_with(number + 1, || None);
         }
         if let Some(place) = of.get_mut(number) {
-            *place = Some(far);
+            *place = Some((far, words));
         }
     }
 
     /// A member has ended a region.
     pub fn forget(&mut self, member: Member, key: Key) {
         let place = self.far.get_mut(member as usize).and_then(|of| of.get_mut(usize::from(key.number())));
-        if let Some(place) = place.filter(|place| place.as_ref().is_some_and(|far| far.key == key)) {
+        if let Some(place) = place.filter(|place| place.as_ref().is_some_and(|(far, _)| far.key == key)) {
             *place = None;
         }
     }
@@ -279,18 +335,24 @@ impl Regions {
         self.own.iter().filter_map(|own| own.region.as_ref()).find(is_it)
     }
 
-    /// A region of this process, for `len` bytes from `addr` on.
+    /// A region of this process, for `len` bytes from `addr` on, and where the first one is in its memory. It is the region of the words, if the bytes are
+    /// words that lie apart.
     ///
     /// # Errors
     /// The status of the entry: no such region, one that has ended, or not all inside.
     #[inline]
-    pub fn here(&self, key: u32, addr: u64, len: u64) -> Result<&Region, Status> {
+    pub fn here(&self, key: u32, addr: u64, len: u64) -> Result<(&Region, u64), Status> {
         let key = Key::from_bits(key);
         let own = self.own.get(usize::from(key.number())).ok_or(Status::Access)?;
         let region = own.region.as_ref().ok_or(Status::Stale)?;
         self.is_current(key, own.generation)?;
-        self.is_inside(addr, len, region.memory.len() as u64)?;
-        Ok(region)
+        if let Some((region, at)) = own.words.as_ref().and_then(|words| words.find(addr)) {
+            self.is_inside(at, len, region.memory.len() as u64)?;
+            return Ok((region, if self.mutant.is("dev-names-words-by-the-window") { addr } else { at }));
+        }
+        let whole = region.memory.len() as u64;
+        self.is_inside(addr, len, own.words.as_ref().map_or(whole, |words| whole.min(words.first)))?;
+        Ok((region, addr))
     }
 
     /// The bytes that an entry names of a member.
@@ -307,27 +369,59 @@ impl Regions {
         len: u64,
     ) -> Result<Found<'_>, Status> {
         if member == me {
-            let Region { memory, heap, copies, words, .. } = self.here(key, addr, len)?;
-            let (copies, words) = (copies.as_ref(), words.as_ref());
-            return Ok(Found::Here { memory, heap: Some(*heap), copies, words });
+            let (region, at) = self.here(key, addr, len)?;
+            let Region { memory, heap, copies, words, .. } = region;
+            let (copies, words, heap) = (copies.as_ref(), words.as_ref(), *heap);
+            return Ok(match copies.filter(|_| self.has_words_apart(heap)) {
+                Some(copies) => Found::Reached { memory, at, heap, copies },
+                None => Found::Here { memory, at, heap: Some(heap), copies, words },
+            });
         }
-        let far = self.there(member, key)?;
-        self.is_inside(addr, len, far.len)?;
+        let (far, apart) = self.there(member, key)?;
+        if let Some(words) = apart.filter(|words| addr >= words.first) {
+            let at = addr - words.first;
+            self.is_inside(at, len, words.len)?;
+            return Ok(Found::There { heap: words.heap, at });
+        }
+        self.is_inside(addr, len, apart.map_or(far.len, |words| far.len.min(words.first)))?;
         Ok(match &far.near {
             Some(memory) => {
                 let (copies, words) = (far.copies.as_ref(), far.words.as_ref());
-                Found::Here { memory, heap: None, copies, words }
+                Found::Here { memory, at: addr, heap: None, copies, words }
             }
-            None => Found::There { heap: far.key.number() },
+            None => Found::There { heap: far.key.number(), at: addr },
         })
     }
 
-    fn there(&self, member: Member, key: u32) -> Result<&Far, Status> {
+    /// Whether words of a region of this process lie apart from its bytes.
+    #[must_use]
+    pub fn has_words_apart(&self, heap: u8) -> bool {
+        self.own.get(usize::from(heap)).is_some_and(|own| own.words.is_some())
+    }
+
+    /// The place in a heap of bytes that entries name so, whether there are such or not.
+    #[must_use]
+    pub fn place(&self, me: Member, member: Member, key: u32, addr: u64) -> (u8, u64) {
+        let number = Key::from_bits(key).number();
+        let apart = if member == me {
+            let own = self.own.get(usize::from(number));
+            own.and_then(|own| own.words.as_ref()).map(|words| (words.first, words.region.heap))
+        } else {
+            let apart = self.there(member, key).ok().and_then(|(_, words)| words);
+            apart.map(|words| (words.first, words.heap))
+        };
+        match apart {
+            Some((first, heap)) if addr >= first => (heap, addr - first),
+            _ => (number, addr),
+        }
+    }
+
+    fn there(&self, member: Member, key: u32) -> Result<(&Far, Option<FarWords>), Status> {
         let key = Key::from_bits(key);
         let far = self.far.get(member as usize).and_then(|of| of.get(usize::from(key.number())));
-        let far = far.and_then(Option::as_ref).ok_or(Status::Access)?;
+        let (far, words) = far.and_then(Option::as_ref).ok_or(Status::Access)?;
         self.is_current(key, far.key.generation())?;
-        Ok(far)
+        Ok((far, *words))
     }
 
     /// Where the error word of an entry's word is: behind it, or in the table of its region. `None`: it has none.
@@ -337,8 +431,8 @@ impl Regions {
             return addr.checked_add(8);
         }
         let table = match member == me {
-            true => self.here(key, addr, 8).ok()?.table,
-            false => self.there(member, key).ok()?.table,
+            true => self.here(key, addr, 8).ok()?.0.table,
+            false => self.there(member, key).ok()?.0.table,
         };
         table.error_of(addr)
     }
@@ -346,7 +440,9 @@ impl Regions {
     /// The region of this process that is a heap.
     #[must_use]
     pub fn of_heap(&self, heap: u8) -> Option<&Region> {
-        self.own.get(usize::from(heap)).and_then(|own| own.region.as_ref())
+        let region = self.own.get(usize::from(heap)).and_then(|own| own.region.as_ref());
+        let words = || self.own.iter().filter_map(|own| own.words.as_ref()).map(|words| &words.region);
+        region.or_else(|| words().find(|region| region.heap == heap))
     }
 
     fn is_current(&self, key: Key, generation: u32) -> Result<(), Status> {

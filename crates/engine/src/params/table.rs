@@ -490,6 +490,15 @@ pub const TABLE: &[ParamInfo] = &[
         set: |params, value| number(value, 0, 1).map(|n| params.soft.delayed = n == 1),
     },
     ParamInfo {
+        name: "TRUNKLINE_SOFT_DMABUF",
+        aliases: &[],
+        kind: "boolean",
+        default: "0",
+        range: "0 or 1",
+        doc: "software NICs take dma-bufs that the CPU can map, in the place of NICs that reach GPUs; for tests",
+        set: |params, value| number(value, 0, 1).map(|n| params.soft.takes_dmabufs = n == 1),
+    },
+    ParamInfo {
         name: "TRUNKLINE_SOFT_MAX_QP",
         aliases: &[],
         kind: "number",

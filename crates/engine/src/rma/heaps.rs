@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::sync::{OnceLock, PoisonError};
 
-use trunkline_fabric::{Access, Fabric, Host, RegisterError};
+use trunkline_fabric::{Access, DeviceReach, Fabric, Host, Level, Rail as _, RegisterError};
 use trunkline_proto::limits::RMA_HEAPS_MAX;
 use trunkline_proto::wire::dial::Heap as Told;
 
@@ -52,6 +52,19 @@ impl<F: Fabric, H: Host> Job<F, H> {
         }
         put_at(&mut heaps.own, at, Some(memory));
         Ok(number)
+    }
+
+    /// Memory of devices that all NICs of this process reach; none before [`Job::meet`].
+    pub fn device_reach(&self) -> DeviceReach {
+        let service = self.service.claim();
+        let rails = service.as_ref().map(|service| service.rails()).unwrap_or_default();
+        let reach = rails.iter().map(|rail| rail.caps().devices).reduce(DeviceReach::and);
+        reach.unwrap_or_default()
+    }
+
+    /// Says something to people.
+    pub fn log(&self, level: Level, text: &str) {
+        self.host.log(level, text);
     }
 
     /// Registers a heap for the context of a place, if there is one, which goes on meanwhile.

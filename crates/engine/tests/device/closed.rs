@@ -58,7 +58,7 @@ impl Network for Mute {
 fn part(heap: u8) -> Part {
     let rooms = PostRooms::new(BOXES + Part::boxes_bytes(RANKS), RANKS as u32, BOXES);
     let memory = Memory::heap((rooms.room(0, 0) + rooms.bytes()) as usize);
-    let peer = |is_posted| Peer { heap, is_posted, slots: Vec::new() };
+    let peer = |is_posted| Peer { heap, boxes: BOXES, is_posted, slots: Vec::new() };
     Part { heap, memory, boxes: BOXES, rooms, device: None, peers: vec![peer(false), peer(true)] }
 }
 

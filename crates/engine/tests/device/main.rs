@@ -7,6 +7,7 @@ mod closed;
 mod counting;
 mod death;
 mod failures;
+mod flushes;
 mod groups;
 mod hostile;
 mod late;

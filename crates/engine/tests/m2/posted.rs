@@ -119,6 +119,7 @@ fn ranks(machine: &Machine, wire: WireMode, places: &[Place]) -> Vec<Posted> {
     for (me, rank) in ranks.iter().enumerate() {
         let peer = |place: &Place| Peer {
             heap: 0,
+            boxes: BOXES,
             is_posted: *place == Place::Device,
             slots: vec![Slots::Poisoned { slots: SLOTS, count: SLOTS_COUNT as u32 }],
         };

@@ -5,6 +5,8 @@
  *                                        is one, unless CUDA_MODULE_LOADING is EAGER.
  *   fails  (STUB_FAILS, n; 0: off)       the n-th call from now on fails. What gives something back has given it back all the same, as it may report
  *                                        what failed before.
+ *   exports (STUB_EXPORTS, 1; 0: off)    the device's memory is exported as dma-bufs, which are ordinary memory of the host to those who map them. Off unless
+ *                                        it is asked for.
  * And what is freed is poisoned and closed to the host: a copy that lands there ends the process. */
 #include <pthread.h>
 #include <stdint.h>
@@ -17,7 +19,7 @@ enum { UNKNOWN = 999 };
 
 static struct rules {
     uint64_t seed, dice, waits, fails, calls, waiting;
-    int eager;
+    int eager, exports;
 } rules;
 
 /* What there is, and was not given back. */
@@ -35,12 +37,14 @@ static void read_rules(void) {
     rules.seed = rules.dice = number_of("STUB_ORDER", 1);
     rules.waits = number_of("STUB_WAITS", 1);
     rules.fails = number_of("STUB_FAILS", 0);
+    rules.exports = number_of("STUB_EXPORTS", 0) != 0;
     rules.eager = loading && !strcmp(loading, "EAGER");
 }
 
 /* What tests say, and ask. */
 void stub_order(uint64_t seed) { rules.seed = rules.dice = seed; }
 void stub_waits(uint64_t is) { rules.waits = is; }
+void stub_exports(uint64_t is) { rules.exports = is != 0; }
 uint64_t stub_has_waits(void) { return rules.waits; }
 void stub_fails(uint64_t nth) { rules.fails = nth; }
 /* Calls that are still to be made before one fails; 0: it has, or none will. */

@@ -40,7 +40,7 @@ static int primary;
 static u64 late = 3, fail_in;
 static int fail_event;
 static char library[4096]; /* or $STUB_KERNELS */
-static u64 copied, launched, made_streams;
+static u64 copied, launched, made_streams, exported;
 
 static void map(struct window *window) {
     int fd = memfd_create("stub", MFD_CLOEXEC);
@@ -65,6 +65,8 @@ void stub_fail_copy(u64 nth) { fail_in = nth; }
 void stub_fail_event(u64 is) { fail_event = (int)is; }
 u64 stub_copied(void) { return copied; }
 u64 stub_launched(void) { return launched; }
+/* Dma-bufs that were ever made. */
+u64 stub_exported(void) { return exported; }
 /* Streams that were ever made. */
 u64 stub_made_streams(void) { return __atomic_load_n(&made_streams, 5); }
 /* For a test that forks: 0 in the child, which ends by a code; and the code of the child that ended. */
@@ -105,9 +107,9 @@ int cuDeviceGetCount(int *devices) { return begin() ? UNKNOWN : (*devices = 1, O
 int cuDeviceGet(int *found, int ordinal) { return begin() ? UNKNOWN : (*found = ordinal, ordinal ? INVALID_VALUE : OK); }
 int cuDeviceGetName(char *name, int size, int of) { return snprintf(name, (size_t)size, "stand-in"), of ? INVALID_VALUE : OK; }
 int cuDeviceTotalMem_v2(size_t *bytes, int of) { return *bytes = WINDOW, of ? INVALID_VALUE : OK; }
-/* Compute capability 9.0; virtual memory and 64-bit operations on streams; nothing that a NIC could use. */
+/* Compute capability 9.0; virtual memory and 64-bit operations on streams; dma-bufs, if they are asked for. */
 int cuDeviceGetAttribute(int *value, unsigned attribute, int of) {
-    return (void)of, *value = attribute == 75 ? 9 : attribute == 102 || attribute == 122, begin() ? UNKNOWN : OK;
+    return (void)of, *value = attribute == 75 ? 9 : attribute == 102 || attribute == 122 || (attribute == 124 && rules.exports), begin() ? UNKNOWN : OK;
 }
 int cuGetErrorName(unsigned error, const char **name) { return (void)error, *name = "STUB_ERROR", OK; }
 int cuDevicePrimaryCtxRetain(void **context, int of) {
@@ -222,6 +224,27 @@ int cuMemHostGetDevicePointer_v2(u64 *at, void *of, unsigned flags) {
     if (begin())
         return UNKNOWN;
     return flags || !is_in(of, 1, pinned.bytes) ? INVALID_VALUE : (*at = (u64)pinned.own + (u64)((char *)of - pinned.bytes), OK);
+}
+
+/* A dma-buf begins with the bytes that it is of, so these become a file of their own, in place of their part of the device's. */
+int cuMemGetHandleForAddressRange(int *handle, u64 at, size_t size, int kind, u64 flags) {
+    if (begin())
+        return UNKNOWN;
+    if (!rules.exports || !here())
+        return rules.exports ? INVALID_CONTEXT : NOT_SUPPORTED;
+    if (kind != 1 || flags || at % PAGE || size % PAGE || !size || !is_in((char *)at, size, device.own))
+        return INVALID_VALUE;
+    int fd = memfd_create("dmabuf", MFD_CLOEXEC);
+    char *own = (char *)at, *bytes = device.bytes + (own - device.own);
+    if (fd < 0 || ftruncate(fd, (off_t)size))
+        return OUT_OF_MEMORY;
+    pthread_mutex_lock(&mutex);
+    int is_done = pwrite(fd, bytes, size, 0) == (ssize_t)size &&
+                  mmap(own, size, PROT_NONE, MAP_SHARED | MAP_FIXED, fd, 0) == own &&
+                  mmap(bytes, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0) == bytes;
+    exported += is_done;
+    pthread_mutex_unlock(&mutex);
+    return is_done ? (*handle = fd, OK) : OUT_OF_MEMORY;
 }
 
 /* Streams: what is on them, in order. */

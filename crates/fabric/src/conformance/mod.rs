@@ -4,6 +4,7 @@
 
 mod errors;
 mod events;
+mod exported;
 mod immediates;
 mod ops;
 mod pair;
@@ -15,6 +16,7 @@ mod wait;
 
 pub use errors::*;
 pub use events::*;
+pub use exported::*;
 pub use immediates::*;
 pub use ops::*;
 pub use pair::{Ends, Region, Seen, Setup, default_config, pattern};
@@ -40,6 +42,8 @@ macro_rules! fabric_conformance {
             immediates_and_sends_share_the_receives,
             reads_fetch_every_size,
             atomics_return_the_old_value,
+            exported_bytes_are_reached_by_their_descriptor,
+            exported_bytes_end_where_the_memory_does,
             matched_sends_find_their_receives,
             matched_sends_wait_for_their_receives,
             matched_operations_can_be_taken_back,

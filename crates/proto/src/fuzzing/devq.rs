@@ -8,8 +8,8 @@ use crate::mutant::Mutant;
 use crate::rma::atomic::Action;
 use crate::wire::devq::{
     Aborted, Ask, Atomic, BOX_BYTES, Bells, CARD_WORDS, Companion, Completion, Entry, Fence, Frontier,
-    GuestCard, GuestFile, Inline, Local, Owner, POST_PLACES, Poison, PostBox, REPLY_BYTES, REQUEST_BYTES,
-    Remote, Reply, Request, Shape, Status, WindowCard, WindowLayout, WindowShape, Work,
+    GuestCard, GuestFile, Inline, Local, Owner, POST_PLACES, PartLengths, Poison, PostBox, REPLY_BYTES,
+    REQUEST_BYTES, Remote, Reply, Request, Shape, Status, WindowCard, WindowLayout, WindowShape, Work,
 };
 use crate::wire::dial::Heap;
 use crate::wire::frame::Region;
@@ -171,16 +171,24 @@ pub(super) fn guest_card_seeds() -> Vec<Vec<u8>> {
 pub(super) fn window_card(bytes: &[u8]) {
     let (len, rest) = bytes.split_at(bytes.len().min(8));
     let ([len], words) = (words(len), words(rest));
-    let Ok(card) = WindowCard::from_words(&words, len, Mutant::NONE) else { return };
+    let lengths = PartLengths { whole: len, data: len / 4, words: len / 2 };
+    let Ok(card) = WindowCard::from_words(&words, lengths, Mutant::NONE) else { return };
     assert_eq!(card.to_words(), words);
     assert!((1..=RAILS_MAX).contains(&card.heaps().len()));
     assert!(card.key >> 8 > 0, "a generation");
-    for heap in card.heaps() {
+    let data = if card.words.is_some() { lengths.data } else { lengths.whole };
+    let apart = card.words.iter().flat_map(|words| words.heaps()).map(|heap| (heap, lengths.words));
+    for (heap, len) in card.heaps().iter().map(|heap| (heap, data)).chain(apart) {
         assert_eq!(heap.len, len);
         assert!(heap.region.addr.checked_add(len).is_some());
     }
     let again = WindowCard::new(card.config, card.key, card.heaps());
-    assert_eq!(again.map(|again| again.posted(card.is_posted)), Some(card));
+    let again = again.map(|again| again.posted(card.is_posted));
+    let again = match card.words {
+        Some(words) => again.and_then(|again| again.divided(words.heap, words.needs_flush, words.heaps())),
+        None => again,
+    };
+    assert_eq!(again, Some(card));
 }
 
 pub(super) fn window_card_seeds() -> Vec<Vec<u8>> {
@@ -196,6 +204,14 @@ pub(super) fn window_card_seeds() -> Vec<Vec<u8>> {
     let whole: Vec<[u64; CARD_WORDS]> =
         (1..=RAILS_MAX).filter_map(|rails| card(rails, 0x0100, 4096)).collect();
     let mut seeds: Vec<Vec<u8>> = whole.iter().map(|words| seed(4096, words)).collect();
+    let divided = |rails| {
+        let heap = |len, rail: u64| Heap { len, region: Region { key: rail << 33 | 5, addr: rail << 20 } };
+        let (data, words): (Vec<Heap>, Vec<Heap>) =
+            (0..rails).map(|rail| (heap(1024, rail), heap(2048, rail + 8))).unzip();
+        let card = WindowCard::new([65_536, 3, 2, 1, 0, 1, 0, 4096], 0x0100, &data)?;
+        Some(card.divided(3, true, &words)?.to_words())
+    };
+    seeds.extend((1..=2).filter_map(divided).map(|words| seed(4096, &words)));
     let two = whole.get(1).copied().unwrap_or([0; CARD_WORDS]);
     let changed = |at: usize, word: u64| {
         let mut words = two;

@@ -13,7 +13,7 @@ mod status;
 mod tests;
 mod window;
 
-pub use card::{CARD_WORDS, CONFIG_WORDS, CardError, WindowCard};
+pub use card::{CARD_WORDS, CONFIG_WORDS, CardError, PartLengths, WindowCard, WordsCard};
 pub use completion::{Completion, Owner};
 pub use entry::{Atomic, Count, Entry, EntryError, Fence, LENGTH_MAX, Local, Remote, Work};
 pub use guest::{GUEST_RANKS_MAX, GuestCard, GuestCardError, GuestFile};

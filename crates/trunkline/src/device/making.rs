@@ -11,16 +11,21 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use trunkline_devq::{Queue, Slots};
-use trunkline_engine::device::{ErrorTable, Far, Key, Lanes, Part, Peer, QueuesError, Words};
-use trunkline_engine::rma::{Member, RmaError};
+use trunkline_engine::device::{
+    ErrorTable, Far, FarWords, FlushedPart, FlushedPeer, Key, Lanes, Part, Peer, Place, QueuesError, Region,
+    Words, WordsRegion,
+};
+use trunkline_engine::rma::{Local, Member, RmaError};
 use trunkline_mem::Memory;
 use trunkline_proto::wire::devq::{
-    CARD_WORDS, CONFIG_WORDS, LINE_BYTES, MakingReport, PostRooms, REPORT_WORDS, WindowCard, WindowLayout,
+    CARD_WORDS, CONFIG_WORDS, LINE_BYTES, MakingReport, PartLengths, PostBox, PostRooms, REPORT_WORDS,
+    WindowCard, WindowLayout,
 };
 
 use super::error::DeviceError;
 use super::guest::Lent;
-use super::on_gpu::{OnGpu, Place};
+use super::on_gpu::{Gpus, OnGpu, PartPlace, Residence};
+use super::reached::ReachedData;
 use super::window::{Devices, Inner, OwnPart, Window, WindowConfig, planted};
 use crate::world::World;
 
@@ -36,6 +41,8 @@ const GIVEN_WORDS: usize = REPORT_WORDS + CARD_WORDS;
 #[derive(Debug)]
 pub(super) struct WindowRecord {
     pub(super) heap: Option<u8>,
+    /// Of a part whose words lie apart from its data: theirs.
+    pub(super) words_heap: Option<u8>,
     pub(super) key: Option<Key>,
     pub(super) memory: Option<Memory>,
     /// Parts of other ranks that entries may name.
@@ -45,17 +52,36 @@ pub(super) struct WindowRecord {
 }
 
 impl WindowRecord {
+    const NONE: Self = Self {
+        heap: None,
+        words_heap: None,
+        key: None,
+        memory: None,
+        learned: Vec::new(),
+        numbers: Vec::new(),
+    };
+
+    /// The heap that the boxes are in.
+    pub(super) fn boxes_heap(&self) -> Option<u8> {
+        self.words_heap.or(self.heap)
+    }
+
     /// Gives back everything but the queues, which have ended. Nothing is under way here or at other ranks that names any of it.
     pub(super) fn take_back(&self, inner: &Inner) -> Result<(), RmaError> {
         let queues = &inner.queues;
         queues.with(|executor| {
             self.memory.iter().for_each(|memory| executor.unwatch(memory));
-            self.heap.iter().for_each(|&heap| executor.network().close(heap));
+            if let Some(heap) = self.boxes_heap() {
+                executor.network().close(heap);
+                executor.network().network().close(heap);
+            }
             self.learned.iter().for_each(|&(rank, key)| executor.forget(rank, key));
         });
         // Its memory may be freed here, while the executor is another's.
         drop(self.key.and_then(|key| queues.remove_region(key)));
-        self.heap.map_or(Ok(()), |heap| inner.shared.job.remove_heap(heap))
+        let words = self.words_heap.filter(|_| !planted().is("window-keeps-its-words"));
+        let heaps = self.heap.into_iter().chain(words);
+        heaps.map(|heap| inner.shared.job.remove_heap(heap)).fold(Ok(()), Result::and)
     }
 }
 
@@ -85,13 +111,38 @@ type ChannelLanes = Vec<Vec<Queue<Words>>>;
 /// What a rank has done alone.
 struct Prepared {
     layout: WindowLayout,
-    place: Place,
+    place: PartPlace,
     lent: Option<Lent>,
-    heap: u8,
-    /// Where the post boxes begin, and the rooms.
+    extent: PartExtent,
+    card: WindowCard,
+}
+
+/// How large parts are, and where what is behind the window begins.
+#[derive(Clone, Copy)]
+struct PartExtent {
+    lengths: PartLengths,
+    /// Where all but the data begins.
+    words: u64,
+    /// Where the post boxes begin in a part that is not divided, and the rooms.
     boxes: u64,
     rooms: PostRooms,
-    card: WindowCard,
+}
+
+impl PartExtent {
+    fn new(layout: &WindowLayout) -> Self {
+        let (ranks, words) = (layout.shape().ranks, layout.words());
+        let boxes = layout.bytes().next_multiple_of(LINE_BYTES).max(LINE_BYTES);
+        let end = boxes + Part::boxes_bytes(ranks.into());
+        let rooms = PostRooms::new(end, ranks, layout.bytes());
+        let whole = rooms.room(0, 0) + rooms.bytes();
+        let lengths = PartLengths { whole, data: words.max(LINE_BYTES), words: end - words };
+        Self { lengths, words, boxes, rooms }
+    }
+
+    /// Where the boxes of a rank are in its heap.
+    const fn boxes_of(&self, is_divided: bool) -> u64 {
+        if is_divided { self.boxes - self.words } else { self.boxes }
+    }
 }
 
 /// What a rank has once it knows the others' parts.
@@ -110,9 +161,7 @@ impl Devices {
     /// # Errors
     /// [`DeviceError`]; [`DeviceError::Elsewhere`] with the cause if this rank could do its part and another could not.
     pub fn window(&self, world: &World, config: WindowConfig) -> Result<Window, DeviceError> {
-        let record =
-            WindowRecord { heap: None, key: None, memory: None, learned: Vec::new(), numbers: Vec::new() };
-        let mut making = Making { devices: self, record, is_kept: false };
+        let mut making = Making { devices: self, record: WindowRecord::NONE, is_kept: false };
         let prepared = making.prepare(world, &config);
         if prepared.is_err() && planted().is("window-fails-alone") {
             return prepared.map(|_| unreachable!("it is an error"));
@@ -126,10 +175,7 @@ impl Devices {
         let Made { layout, lent, keys, lanes, on_gpu } = made?;
         agreed?;
         making.is_kept = true;
-        let record = std::mem::replace(
-            &mut making.record,
-            WindowRecord { heap: None, key: None, memory: None, learned: Vec::new(), numbers: Vec::new() },
-        );
+        let record = std::mem::replace(&mut making.record, WindowRecord::NONE);
         let memory = record.memory.clone().ok_or(DeviceError::Regions)?;
         let words = self.inner.queues.words(&memory);
         let part = OwnPart { layout, memory, words, keys, rank: world.rank() };
@@ -142,31 +188,58 @@ impl Making<'_> {
     /// Allocates and registers this rank's part.
     fn prepare(&mut self, world: &World, config: &WindowConfig) -> Result<Prepared, DeviceError> {
         let layout = config.layout(world.size())?;
-        let boxes = layout.bytes().next_multiple_of(LINE_BYTES).max(LINE_BYTES);
-        let rooms = PostRooms::new(
-            boxes + Part::boxes_bytes(world.size() as u64),
-            world.size() as u32,
-            layout.bytes(),
-        );
-        let bytes = rooms.room(0, 0) + rooms.bytes();
-        let bytes = usize::try_from(bytes).map_err(|_| DeviceError::Regions)?;
+        let extent = PartExtent::new(&layout);
         let inner = &self.devices.inner;
+        if let Some(gpu) = inner.gpu.as_ref().filter(|gpu| gpu.residence == Residence::Device)
+            && let Some(data) = inner.reach(gpu, extent.lengths.data)?
+        {
+            return self.prepare_reached(config, gpu, (layout, extent), data);
+        }
+        let bytes = usize::try_from(extent.lengths.whole).map_err(|_| DeviceError::Regions)?;
         let (place, lent) = match &inner.gpu {
             None if inner.is_for_processes => {
                 let lent = Lent::new(bytes, config.channels.max(1))?;
-                (Place::Host(lent.memory().clone()), Some(lent))
+                (PartPlace::Host(lent.memory().clone()), Some(lent))
             }
-            None => (Place::host(bytes), None),
+            None => (PartPlace::host(bytes), None),
             Some(gpu) => (gpu.place(bytes, layout.bytes())?, None),
         };
         let heap = inner.shared.job.add_heap(place.memory().clone())?;
         (self.record.heap, self.record.memory) = (Some(heap), Some(place.memory().clone()));
         let key = inner.queues.add_region(place.region(heap)).ok_or(DeviceError::Regions)?;
         self.record.key = Some(key);
-        inner.queues.with(|executor| executor.add_rooms(key, rooms)).ok_or(DeviceError::Regions)?;
+        inner.queues.with(|executor| executor.add_rooms(key, extent.rooms)).ok_or(DeviceError::Regions)?;
         let told = inner.shared.job.told(heap)?;
         let card = WindowCard::new(config.words(), key.bits(), &told).ok_or(DeviceError::Regions)?;
-        Ok(Prepared { layout, lent, heap, boxes, rooms, card: card.posted(place.is_posted()), place })
+        Ok(Prepared { layout, lent, extent, card: card.posted(place.is_posted()), place })
+    }
+
+    /// The same of a part whose data NICs reach in memory of a GPU: all else lies apart from it, in pinned memory.
+    fn prepare_reached(
+        &mut self,
+        config: &WindowConfig,
+        gpu: &Gpus,
+        (layout, extent): (WindowLayout, PartExtent),
+        data: ReachedData,
+    ) -> Result<Prepared, DeviceError> {
+        let ReachedData { region, heap, needs_flush } = data;
+        self.record.heap = Some(heap);
+        let (inner, first) = (&self.devices.inner, extent.words);
+        let len = usize::try_from(extent.lengths.words).map_err(|_| DeviceError::Regions)?;
+        let place =
+            PartPlace::Reached { region, words: gpu.device.pinned(len)?, first, mover: gpu.device.mover()? };
+        let words_heap = inner.shared.job.add_heap(place.memory().clone())?;
+        (self.record.words_heap, self.record.memory) = (Some(words_heap), Some(place.memory().clone()));
+        let key = inner.queues.add_region(place.region(heap)).ok_or(DeviceError::Regions)?;
+        self.record.key = Some(key);
+        let words = Region::of_host(place.memory().clone(), words_heap, ErrorTable::default());
+        let words = WordsRegion { first, region: words };
+        let added = inner.queues.with(|executor| executor.regions().add_words(key, words));
+        added.ok_or(DeviceError::Regions)?;
+        let (told, apart) = (inner.shared.job.told(heap)?, inner.shared.job.told(words_heap)?);
+        let card = WindowCard::new(config.words(), key.bits(), &told);
+        let card = card.and_then(|card| card.divided(words_heap, needs_flush, &apart));
+        Ok(Prepared { layout, lent: None, extent, card: card.ok_or(DeviceError::Regions)?, place })
     }
 
     /// Learns the others' parts, and makes queues.
@@ -177,29 +250,56 @@ impl Making<'_> {
         prepared: Prepared,
         cards: &[[u64; CARD_WORDS]],
     ) -> Result<Made, DeviceError> {
-        let Prepared { layout, place, lent, heap, boxes, rooms, .. } = prepared;
+        let Prepared { layout, place, lent, extent, card: own } = prepared;
         let inner = &self.devices.inner;
         let (memory, me) = (place.memory().clone(), world.rank());
+        let first = own.words.map_or(0, |_| extent.words);
         let (mut keys, mut peers) = (Vec::with_capacity(cards.len()), Vec::with_capacity(cards.len()));
+        let (mut flushed, mut needs_flush) = (Vec::with_capacity(cards.len()), false);
         for (rank, words) in cards.iter().enumerate() {
             if words[..CONFIG_WORDS] != config.words() {
                 return Err(DeviceError::Differ { rank });
             }
-            let card = WindowCard::from_words(words, memory.len() as u64, planted());
+            let card = WindowCard::from_words(words, extent.lengths, planted());
             let card = card.map_err(|source| DeviceError::Told { rank, source })?;
             let (key, member) = (Key::from_bits(card.key), rank as Member);
-            let slots = slots_of(&layout, member);
+            let slots = slots_of(&layout, member, first);
             keys.push(key);
             if rank != me {
                 inner.shared.job.learn(member, key.number(), card.heaps())?;
                 self.record.learned.push((member, key));
-                inner.queues.learn(member, Far::of_host(key, layout.bytes(), ErrorTable::default(), None));
+                let far = Far::of_host(key, layout.bytes(), ErrorTable::default(), None);
+                let words = card.words.map(|words| {
+                    (
+                        words,
+                        FarWords {
+                            first: extent.words,
+                            heap: words.heap,
+                            len: layout.bytes() - extent.words,
+                        },
+                    )
+                });
+                if let Some((words, _)) = &words {
+                    inner.shared.job.learn(member, words.heap, words.heaps())?;
+                }
+                let words = words.map(|(_, words)| words);
+                inner.queues.with(|executor| executor.regions().learn(member, far, words));
                 slots.iter().for_each(|slots| inner.queues.watch(member, &memory, *slots));
             }
-            peers.push(Peer { heap: key.number(), is_posted: card.is_posted, slots });
+            let heap = card.words.map_or(key.number(), |words| words.heap);
+            let boxes = extent.boxes_of(card.words.is_some());
+            needs_flush |= card.words.is_some_and(|words| words.needs_flush);
+            peers.push(Peer { heap, boxes, is_posted: card.is_posted, slots });
+            flushed.push((key.number(), card.words.is_some_and(|words| words.needs_flush)));
+        }
+        let heap = self.record.boxes_heap().ok_or(DeviceError::Regions)?;
+        let boxes = extent.boxes_of(own.words.is_some());
+        if needs_flush {
+            let part = flushed_part((self.record.heap, heap, boxes), me as Member, &peers, &flushed);
+            inner.queues.with(|executor| part.map(|part| executor.network().network().open(part)));
         }
         if peers.iter().any(|peer| peer.is_posted) {
-            let part = Part { heap, memory, boxes, rooms, device: place.device(), peers };
+            let part = Part { heap, memory, boxes, rooms: extent.rooms, device: place.device(), peers };
             inner.queues.with(|executor| executor.network().open(part));
         }
         let (lanes, on_gpu) = self.make_lanes(config, &layout, place, (&keys, me))?;
@@ -211,7 +311,7 @@ impl Making<'_> {
         &mut self,
         config: &WindowConfig,
         layout: &WindowLayout,
-        place: Place,
+        place: PartPlace,
         (keys, rank): (&[Key], usize),
     ) -> Result<(ChannelLanes, Option<OnGpu>), DeviceError> {
         let (inner, record) = (&self.devices.inner, &mut self.record);
@@ -237,6 +337,23 @@ impl Making<'_> {
         }
         Ok((all, None))
     }
+}
+
+/// How parts are flushed whose NICs' writes need it: by rank the heap of its data, and whether they do; of this rank its heaps, and where its boxes are.
+fn flushed_part(
+    (data, heap, boxes): (Option<u8>, u8, u64),
+    me: Member,
+    peers: &[Peer],
+    flushed: &[(u8, bool)],
+) -> Option<FlushedPart> {
+    let unread = |boxes, rank| PostBox::new(boxes, rank).map(PostBox::unread);
+    let peer = |((member, peer), &(heap, needs_flush)): ((Member, &Peer), &(u8, bool))| {
+        let unread = Place { member, heap: peer.heap, offset: unread(peer.boxes, me)? };
+        Some(FlushedPeer { heap, needs_flush, unread })
+    };
+    let own = data.filter(|_| flushed.get(me as usize).is_some_and(|(_, needs_flush)| *needs_flush));
+    let peers = (0..).zip(peers).zip(flushed).map(peer).collect::<Option<_>>()?;
+    Some(FlushedPart { own, unread: Local { heap, offset: unread(boxes, me)?, len: 1 }, peers })
 }
 
 /// A rank's report of its part.
@@ -286,11 +403,11 @@ pub(super) fn agree_on_end(world: &World, is_settled: bool) -> Result<(), Device
     }
 }
 
-/// What a rank raises here, which is poisoned when it dies.
-fn slots_of(layout: &WindowLayout, by: Member) -> Vec<Slots> {
+/// What a rank raises here, which is poisoned when it dies: in memory that begins with that offset of the window.
+fn slots_of(layout: &WindowLayout, by: Member, begin: u64) -> Vec<Slots> {
     let shape = layout.shape();
     let slots = |first: Option<u64>, count: u32| {
-        first.filter(|_| count > 0).map(|slots| Slots::Poisoned { slots, count })
+        first.filter(|_| count > 0).map(|first| Slots::Poisoned { slots: first - begin, count })
     };
     let barriers = (0..shape.barriers).map(|id| slots(layout.barrier(id, by), 1));
     let streams = (0..shape.channels).filter_map(|channel| layout.stream(by, channel)).flat_map(|stream| {

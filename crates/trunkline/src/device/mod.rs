@@ -41,6 +41,7 @@ mod guest;
 mod kernel;
 mod making;
 mod on_gpu;
+mod reached;
 mod stream;
 mod view;
 mod window;

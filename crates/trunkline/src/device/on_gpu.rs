@@ -10,14 +10,14 @@ use trunkline_proto::wire::devq::WindowLayout;
 
 use super::error::DeviceError;
 use super::view::{DeviceTables, DeviceView, LaneView, PeerView, VIEW_VERSION};
-use super::window::Window;
+use super::window::{Window, planted};
 
 /// Where windows lie whose kernels run on a GPU.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Residence {
     /// In pinned memory of the host, which the GPU reads and writes over its bus, and networks reach.
     Pinned,
-    /// In the GPU's memory. What comes from other ranks lies in pinned memory beside it until its executor has brought it, and what goes to them lies in rooms of its own there.
+    /// In the GPU's memory. Where all NICs in use reach it, the data is registered with them, and signals, counters, barriers and streams are in pinned memory. Elsewhere, what comes from other ranks lies in pinned memory beside it until its executor has brought it, and what goes to them lies in rooms of its own there.
     Device,
 }
 
@@ -31,35 +31,53 @@ pub struct Gpus {
 }
 
 /// Memory of a window, before there is one.
-pub(super) enum Place {
+pub(super) enum PartPlace {
     Host(Memory),
     Pinned(Pinned),
-    Device { region: Memory, beside: Pinned, mover: Mover },
+    Device {
+        region: Memory,
+        beside: Pinned,
+        mover: Mover,
+    },
+    /// In the GPU's memory, which NICs reach; all but the data lies apart from it.
+    Reached {
+        region: Memory,
+        words: Pinned,
+        first: u64,
+        mover: Mover,
+    },
 }
 
 impl Gpus {
-    pub(super) fn place(&self, bytes: usize, window: u64) -> Result<Place, DeviceError> {
+    /// Memory of a window of which all goes by way of the host, or lies there.
+    pub(super) fn place(&self, bytes: usize, window: u64) -> Result<PartPlace, DeviceError> {
         let beside = self.device.pinned(bytes)?;
         Ok(match self.residence {
-            Residence::Pinned => Place::Pinned(beside),
+            Residence::Pinned => PartPlace::Pinned(beside),
             Residence::Device => {
                 let window = usize::try_from(window).map_err(|_| DeviceError::Regions)?;
-                Place::Device { region: self.device.allocate(window)?, beside, mover: self.device.mover()? }
+                PartPlace::Device {
+                    region: self.device.allocate(window)?,
+                    beside,
+                    mover: self.device.mover()?,
+                }
             }
         })
     }
 }
 
-impl Place {
+impl PartPlace {
     pub(super) fn host(bytes: usize) -> Self {
         Self::Host(Memory::heap(bytes))
     }
 
-    /// What the network knows.
+    /// What the network knows, and the boxes are in: of a part that is divided, all but the data.
     pub(super) const fn memory(&self) -> &Memory {
         match self {
             Self::Host(memory) => memory,
-            Self::Pinned(pinned) | Self::Device { beside: pinned, .. } => pinned.memory(),
+            Self::Pinned(pinned)
+            | Self::Device { beside: pinned, .. }
+            | Self::Reached { words: pinned, .. } => pinned.memory(),
         }
     }
 
@@ -76,13 +94,17 @@ impl Place {
                 let words = Some(beside.memory().clone());
                 Region { memory: region.clone(), heap, table, copies, words }
             }
+            Self::Reached { region, mover, .. } => {
+                let copies = Some(Arc::new(mover.share()) as Arc<dyn Copies>);
+                Region { memory: region.clone(), heap, table, copies, words: None }
+            }
         }
     }
 
     /// The device's memory, and who moves its bytes for others.
     pub(super) fn device(&self) -> Option<(Memory, Arc<dyn Copies>)> {
         match self {
-            Self::Host(_) | Self::Pinned(_) => None,
+            Self::Host(_) | Self::Pinned(_) | Self::Reached { .. } => None,
             Self::Device { region, mover, .. } => Some((region.clone(), Arc::new(mover.share()))),
         }
     }
@@ -115,17 +137,18 @@ const fn halves(low: u32, high: u32) -> u64 {
 impl OnGpu {
     pub(super) fn new(
         gpu: &Gpus,
-        place: Place,
+        place: PartPlace,
         layout: &WindowLayout,
         channels: u32,
         lanes: Lanes,
         (keys, rank): (&[Key], usize),
     ) -> Result<Self, DeviceError> {
         let (device, shape) = (&gpu.device, *layout.shape());
-        let (region, pinned) = match place {
-            Place::Host(_) => return Err(DeviceError::OnHost),
-            Place::Pinned(pinned) => (None, pinned),
-            Place::Device { region, beside, .. } => (Some(region), beside),
+        let (region, pinned, first) = match place {
+            PartPlace::Host(_) => return Err(DeviceError::OnHost),
+            PartPlace::Pinned(pinned) => (None, pinned, None),
+            PartPlace::Device { region, beside, .. } => (Some(region), beside, None),
+            PartPlace::Reached { region, words, first, .. } => (Some(region), words, Some(first)),
         };
         let peer = |(rank, key): (u32, &Key)| PeerView { rank, key: key.bits() };
         let peers: Vec<u64> = (0..).zip(keys).map(peer).map(|peer| halves(peer.rank, peer.key)).collect();
@@ -146,8 +169,10 @@ impl OnGpu {
         ];
         let [peers, queued, words, bases] = tables.each_ref().map(|table| table.addr() as u64);
         let base = region.as_ref().map_or(pinned.at(), |region| region.addr() as u64);
+        let apart = first.filter(|_| !planted().is("window-counts-slots-from-its-data"));
         let view = DeviceView {
             base,
+            slots: apart.map_or(base, |first| pinned.at().wrapping_sub(first)),
             channels,
             signal_bases: bases,
             counter_bases: bases + signals * 8,

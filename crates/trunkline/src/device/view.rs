@@ -11,7 +11,7 @@ use trunkline_proto::wire::devq::{WindowLayout, stream_at};
 use super::window::Window;
 
 /// Version of [`DeviceView`].
-pub const VIEW_VERSION: u32 = 2;
+pub const VIEW_VERSION: u32 = 3;
 
 /// Words by which the threads of a group meet (`GROUP_WORDS`).
 const GROUP_WORDS: usize = 16;
@@ -69,6 +69,8 @@ pub struct DeviceView {
     /// Address of the words that kernels of a channel share: for each channel those of its group, two for each lane, and whose turn it is;
     /// [`DeviceTables::words_of_channel`].
     pub words: u64,
+    /// Address that offsets of signals, counters, barriers and streams are added to here: [`DeviceView::base`], unless they lie apart from the data.
+    pub slots: u64,
 }
 
 /// A window as plain numbers, and the tables that they point to.
@@ -110,7 +112,7 @@ pub struct LaneView {
     pub reserved: u32,
 }
 
-const _: () = assert!(size_of::<DeviceView>() == 10 * 4 + 14 * 8);
+const _: () = assert!(size_of::<DeviceView>() == 10 * 4 + 15 * 8);
 const _: () = assert!(size_of::<PeerView>() == 8 && size_of::<LaneView>() == 24);
 const _: () = assert!(stream_at::SENT == 0 && stream_at::RECEIVED == 8 && stream_at::EXPECTED == 16);
 
@@ -145,12 +147,13 @@ impl DeviceView {
             peers: 0,
             queues: 0,
             words: 0,
+            slots: 0,
         }
     }
 
     /// As it lies in memory.
     #[must_use]
-    pub const fn to_words(&self) -> [u64; 19] {
+    pub const fn to_words(&self) -> [u64; 20] {
         const fn two(low: u32, high: u32) -> u64 {
             low as u64 | (high as u64) << 32
         }
@@ -174,6 +177,7 @@ impl DeviceView {
             self.peers,
             self.queues,
             self.words,
+            self.slots,
         ]
     }
 }
@@ -210,6 +214,7 @@ impl DeviceTables {
         let view = DeviceView {
             channels,
             base,
+            slots: base,
             signal_bases: base + layout.signal_base(0, 0).unwrap_or(0),
             counter_bases: base + layout.counter_base(0).unwrap_or(0),
             epochs: base + layout.epoch(0).unwrap_or(0),

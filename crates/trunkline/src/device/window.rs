@@ -1,12 +1,15 @@
 //! The executor of a rank, and windows, which all ranks make and free together.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use trunkline_choose::Carrying;
 use trunkline_devq::{BellPage, Directory, Memory as _, Queue, Ticket};
 use trunkline_engine::Mutant;
-use trunkline_engine::device::{Courier, ErrorTable, Key, Mode, Patience, Queues, Region, Words};
+use trunkline_engine::device::{
+    Courier, ErrorTable, FlushedNetwork, Key, Mode, Patience, Queues, Region, Words,
+};
 use trunkline_mem::Memory;
 use trunkline_proto::wire::devq::{WindowLayout, WindowShape, at, is_before};
 
@@ -30,6 +33,13 @@ pub(super) fn planted() -> Mutant {
     Mutant::NONE
 }
 
+/// What the executor of a rank's queues goes by.
+pub(super) type WindowNetwork = Courier<FlushedNetwork<Carrying>>;
+
+fn window_network(carrying: Carrying) -> WindowNetwork {
+    Courier::new(FlushedNetwork::new(carrying, planted()), planted())
+}
+
 /// The executor of this rank's device queues. It lives until the last window of it is gone.
 #[derive(Clone, Debug)]
 pub struct Devices {
@@ -37,12 +47,14 @@ pub struct Devices {
 }
 
 pub(super) struct Inner {
-    pub(super) queues: Queues<Courier<Carrying>>,
+    pub(super) queues: Queues<WindowNetwork>,
     pub(super) shared: Arc<Shared>,
     /// Where kernels run, if not on the host.
     pub(super) gpu: Option<Gpus>,
     /// Queues and windows lie in memory files.
     pub(super) is_for_processes: bool,
+    /// It was said that memory of the GPU is not registered with NICs, and why.
+    pub(super) said_why_shadowed: AtomicBool,
 }
 
 impl std::fmt::Debug for Inner {
@@ -164,19 +176,27 @@ impl World {
     /// # Errors
     /// [`DeviceError::Engine`], [`DeviceError::Queues`].
     pub fn devices(&self, mode: Mode) -> Result<Devices, DeviceError> {
-        let network = Courier::new(self.shared().job.carrying()?, planted());
+        let network = window_network(self.shared().job.carrying()?);
         let queues = Queues::start(network, QUEUES, mode, planted())?;
         Ok(self.devices_of(queues, None, false))
     }
 
     fn devices_of(
         &self,
-        queues: Queues<Courier<Carrying>>,
+        queues: Queues<WindowNetwork>,
         gpu: Option<Gpus>,
         is_for_processes: bool,
     ) -> Devices {
         let shared = Arc::clone(self.shared());
-        Devices { inner: Arc::new(Inner { queues, shared, gpu, is_for_processes }) }
+        Devices {
+            inner: Arc::new(Inner {
+                queues,
+                shared,
+                gpu,
+                is_for_processes,
+                said_why_shadowed: AtomicBool::new(false),
+            }),
+        }
     }
 
     /// The same for kernels in other processes of the host, to which channels of its windows are lent ([`Window::lend`]): at most `queues` queues, and none deeper than
@@ -186,7 +206,7 @@ impl World {
     /// # Errors
     /// [`DeviceError::Engine`], [`DeviceError::Queues`].
     pub fn devices_for_processes(&self, queues: u32, deepest: u32) -> Result<Devices, DeviceError> {
-        let network = Courier::new(self.shared().job.carrying()?, planted());
+        let network = window_network(self.shared().job.carrying()?);
         let queues = Queues::for_processes(network, queues, deepest, planted())?;
         Ok(self.devices_of(queues, None, true))
     }
@@ -196,7 +216,7 @@ impl World {
     /// # Errors
     /// [`DeviceError::Engine`], [`DeviceError::Queues`].
     pub fn devices_of_gpu(&self, gpu: Gpus) -> Result<Devices, DeviceError> {
-        let network = Courier::new(self.shared().job.carrying()?, planted());
+        let network = window_network(self.shared().job.carrying()?);
         let queues = Queues::for_device(network, QUEUES, gpu.device.clone(), planted())?;
         Ok(self.devices_of(queues, Some(gpu), false))
     }
@@ -366,7 +386,7 @@ impl Window {
         // Nobody puts to it, gets from it, or asks its owner for anything any more ...
         agree_on_end(world, is_settled)?;
         // ... and what others have asked for here is answered.
-        let heap = record.heap;
+        let heap = record.boxes_heap();
         let is_idle =
             queues.wait_until(END_MAX, |executor| heap.is_none_or(|heap| executor.network().is_idle(heap)));
         agree_on_end(world, is_idle)?;

@@ -20,7 +20,7 @@ fn large() -> WindowConfig {
 /// The memory of a window in a GPU, which is held beyond the window's end.
 fn held(given: &Given<'_>) -> Memory {
     let is_window =
-        |memory: &Memory| memory.len() as u64 > 2 * PUTS * PUT_BYTES && memory.kind() != Kind::Host;
+        |memory: &Memory| memory.len() as u64 >= 2 * PUTS * PUT_BYTES && memory.kind() != Kind::Host;
     let held = given.view.as_ref().unwrap().held();
     let mut memories = held.into_iter().filter_map(|arg| match arg {
         Arg::Memory(memory) if is_window(&memory) => Some(memory),
@@ -30,7 +30,7 @@ fn held(given: &Given<'_>) -> Memory {
 }
 
 /// Kernels submit puts with signals and end without a flush; the window is freed at once, at all ranks. All bytes are at their target then.
-fn leave(world: &World, machine: &Machine) {
+pub(crate) fn leave(world: &World, machine: &Machine) {
     let other = 1 - world.rank();
     for round in 0..3_u64 {
         let given = Given::new(machine, world, &devices(machine, world, Some(Residence::Device)), large());
@@ -68,7 +68,7 @@ fn counts(stand_in: &StandIn, devices: &Devices) -> (LiveCounts, usize) {
 }
 
 /// Windows come and go, each with traffic: no stream, event, byte or queue of them is left.
-fn come_and_go(world: &World, machine: &Machine) {
+pub(crate) fn come_and_go(world: &World, machine: &Machine) {
     let (stand_in, other) = (StandIn::open(), 1 - world.rank() as u64);
     for place in [Residence::Device, Residence::Pinned] {
         let devices = devices(machine, world, Some(place));
@@ -95,7 +95,7 @@ fn windows_of_played_gpus_leave_nothing_behind() {
 
 /// Each call of rank 1's driver fails once while a window is made: it fails at all ranks with rank 1's cause, or not at all; and what there was before is there
 /// again.
-fn fail_in_turn(world: &World, machine: &Machine) {
+pub(crate) fn fail_in_turn(world: &World, machine: &Machine) {
     let stand_in = StandIn::open();
     let fails_here = world.rank() == 1;
     let all = world.alloc::<u64>(world.size()).unwrap();

@@ -23,7 +23,7 @@ const TICKS: [u64; 2] = [60_000_000_000, 20_000_000_000];
 const THREADS_MAX: usize = 32;
 
 /// `Kind` of the header.
-const GOOD: u64 = 0;
+pub(crate) const GOOD: u64 = 0;
 const FAILED: u64 = 1;
 const POISONED: u64 = 2;
 
@@ -106,11 +106,18 @@ pub(crate) fn run(
     }
     let Some(folder) = stub() else { return skip(name, "cc", "no C or C++ compiler") };
     let kernels = folder.path().join("kernels.so");
-    let environment: [(&str, &OsStr); 3] = [
+    let mut environment: Vec<(&str, &OsStr)> = vec![
         ("LD_LIBRARY_PATH", folder.path().as_os_str()),
         ("STUB_KERNELS", kernels.as_os_str()),
         (PLAYED, "1".as_ref()),
     ];
+    if name.starts_with("gpu_reached::") {
+        environment.extend([("STUB_EXPORTS", "1".as_ref()), ("TRUNKLINE_SOFT_DMABUF", "1".as_ref())]);
+    }
+    // Software NICs hold writes to the GPU back then, until they read there.
+    if name.contains("flushed") {
+        environment.push(("TRUNKLINE_SOFT_DELAYED", "1".as_ref()));
+    }
     start(&environment, &mut ranked);
 }
 
@@ -197,7 +204,7 @@ fn places(rank: usize) -> [Option<Residence>; 3] {
     [Some(Residence::Device), Some(Residence::Pinned), all[rank % 3]]
 }
 
-fn alone(world: &World, machine: &Machine) {
+pub(crate) fn alone(world: &World, machine: &Machine) {
     for residence in [Residence::Device, Residence::Pinned] {
         let config = WindowConfig {
             bytes: 4096,
@@ -234,7 +241,7 @@ fn a_window_does_what_it_says_on_a_gpu() {
     run("gpu_windows::a_window_does_what_it_says_on_a_gpu", 2, &whole, alone);
 }
 
-fn rings(world: &World, machine: &Machine) {
+pub(crate) fn rings(world: &World, machine: &Machine) {
     for place in places(world.rank()) {
         let devices = devices(machine, world, place);
         for (lanes, chunks, chunk) in [(1, 1, 16), (2, 4, 1024), (3, 2, 4096)] {
@@ -270,7 +277,7 @@ fn rings_add_up_on_a_gpu() {
     run("gpu_windows::rings_add_up_on_a_gpu", 3, &whole, rings);
 }
 
-fn tokens(world: &World, machine: &Machine) {
+pub(crate) fn tokens(world: &World, machine: &Machine) {
     let (rank, size) = (world.rank(), world.size());
     for place in places(rank) {
         let bytes = 3 * size as u64 * TOKENS as u64 * 8 * WORDS as u64;
@@ -315,7 +322,7 @@ fn tokens_find_experts_on_a_gpu() {
     run("gpu_windows::tokens_find_experts_on_a_gpu", 3, &whole, tokens);
 }
 
-fn rods(world: &World, machine: &Machine) {
+pub(crate) fn rods(world: &World, machine: &Machine) {
     for place in places(world.rank()) {
         let config = WindowConfig { bytes: 64, signals: 1, ..WindowConfig::default() };
         let given = Given::new(machine, world, &devices(machine, world, place), config);
@@ -354,7 +361,7 @@ fn a_rod_is_one_rod_on_a_gpu() {
 }
 
 /// What a kernel gets is what lies in another GPU's memory now, and not what lay beside it once; barriers go on from kernel to kernel; the host reads and writes the part.
-fn gets(world: &World, machine: &Machine) {
+pub(crate) fn gets(world: &World, machine: &Machine) {
     let other = 1 - world.rank();
     for place in [Residence::Device, Residence::Pinned] {
         let config = WindowConfig { bytes: 64 << 10, ..WindowConfig::default() };
@@ -391,7 +398,7 @@ fn what_another_has_is_got_on_a_gpu() {
 }
 
 /// A rank dies: kernels that wait for its signal, and kernels that put to it, hear of it.
-fn deaths(world: &World, machine: &Machine) {
+pub(crate) fn deaths(world: &World, machine: &Machine) {
     let config = WindowConfig { bytes: 64, signals: 1, ..WindowConfig::default() };
     let given = Given::new(machine, world, &devices(machine, world, Some(Residence::Device)), config);
     if world.rank() == 1 {
@@ -416,7 +423,7 @@ fn deaths(world: &World, machine: &Machine) {
     std::process::exit(0);
 }
 
-fn dies(status: Option<i32>) -> bool {
+pub(crate) fn dies(status: Option<i32>) -> bool {
     status == Some(0) || status == Some(DIES)
 }
 

@@ -224,6 +224,7 @@ fn layouts_are_those_of_the_header() {
         offset_of!(DeviceView, peers),
         offset_of!(DeviceView, queues),
         offset_of!(DeviceView, words),
+        offset_of!(DeviceView, slots),
         offset_of!(LaneView, main),
         offset_of!(LaneView, count),
         offset_of!(PeerView, key),

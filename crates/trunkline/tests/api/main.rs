@@ -8,6 +8,7 @@ mod back;
 mod death;
 mod devices;
 mod gpu_ends;
+mod gpu_reached;
 mod gpu_windows;
 mod gpus;
 mod guests;

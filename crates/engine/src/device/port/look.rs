@@ -18,7 +18,7 @@ impl<N: Network> Jobs<N> {
             Work::Write { from, to, len, imm: None } => self.look_at_write(from, to, len),
             Work::WriteCounted { from, to, len, counter, key, poisoned, .. } => {
                 // A counter that cannot be raised is found before anything is written.
-                let counted = self.regions.here(key, counter, if poisoned { 16 } else { 8 })?;
+                let (counted, counter) = self.regions.here(key, counter, if poisoned { 16 } else { 8 })?;
                 let is_word = (counted.memory.addr() as u64).wrapping_add(counter).is_multiple_of(8);
                 if !is_word && !self.mutant.is("dev-counts-anywhere") {
                     return Err(Status::Access);
@@ -34,31 +34,34 @@ impl<N: Network> Jobs<N> {
                 let len = bytes.bytes().len() as u64;
                 match self.regions.find(self.me, to.peer, to.key, to.addr, len)? {
                     _ if len == 0 => Ok(Ready::Done(0)),
-                    Found::Here { memory, copies, words: Some(words), .. } => {
-                        words.write(to.addr, bytes.bytes()).map_err(|_| Status::Access)?;
-                        Ok(Ready::Later(bring(copies, words, memory, (to.addr, len))?, None))
+                    Found::Here { memory, at, copies, words: Some(words), .. } => {
+                        words.write(at, bytes.bytes()).map_err(|_| Status::Access)?;
+                        Ok(Ready::Later(bring(copies, words, memory, (at, len))?, None))
                     }
-                    Found::Here { memory, .. } => {
-                        memory.write(to.addr, bytes.bytes()).map_err(|_| Status::Access)?;
+                    Found::Here { memory, at, .. } => {
+                        memory.write(at, bytes.bytes()).map_err(|_| Status::Access)?;
                         Ok(Ready::Done(0))
                     }
-                    Found::There { heap } => {
-                        let to = Place { member: to.peer, heap, offset: to.addr };
+                    // The bytes are no longer there once the entry is executed, so no copy of the device can take them.
+                    Found::Reached { heap, at, .. } | Found::There { heap, at } => {
+                        let to = Place { member: to.peer, heap, offset: at };
                         Ok(Ready::Later(Rest::Inline { to, bytes }, None))
                     }
                 }
             }
             Work::Read { into, from, len } => {
-                let target = self.regions.here(into.key, into.addr, len)?;
+                let (target, into) = self.regions.here(into.key, into.addr, len)?;
                 match self.regions.find(self.me, from.peer, from.key, from.addr, len)? {
                     _ if len == 0 => Ok(Ready::Done(0)),
-                    Found::Here { memory, copies, .. } => {
-                        let into = (&target.memory, into.addr);
-                        copy(target.copies.as_ref().or(copies), (memory, from.addr), into, len)
+                    Found::Here { memory, at, copies, .. } => {
+                        copy(target.copies.as_ref().or(copies), (memory, at), (&target.memory, into), len)
                     }
-                    Found::There { heap } => {
-                        let from = Place { member: from.peer, heap, offset: from.addr };
-                        Ok(get(target, into.addr, from, len))
+                    Found::Reached { memory, at, copies, .. } => {
+                        copy(Some(copies), (memory, at), (&target.memory, into), len)
+                    }
+                    Found::There { heap, at } => {
+                        let from = Place { member: from.peer, heap, offset: at };
+                        Ok(get(target, into, from, len))
                     }
                 }
             }
@@ -68,46 +71,52 @@ impl<N: Network> Jobs<N> {
 
     #[inline]
     fn look_at_write(&self, from: Local, to: Remote, len: u64) -> Result<Ready, Status> {
-        let source = self.regions.here(from.key, from.addr, len)?;
+        let (source, from) = self.regions.here(from.key, from.addr, len)?;
         let found = self.regions.find(self.me, to.peer, to.key, to.addr, len)?;
-        let (from_bytes, to_bytes) = ((&source.memory, from.addr), to.addr);
+        let from_bytes = (&source.memory, from);
         match found {
             _ if len == 0 => Ok(Ready::Done(0)),
-            Found::Here { memory, copies, .. } => {
-                copy(source.copies.as_ref().or(copies), from_bytes, (memory, to_bytes), len)
+            Found::Here { memory, at, copies, .. } => {
+                copy(source.copies.as_ref().or(copies), from_bytes, (memory, at), len)
             }
-            Found::There { heap } => {
-                let to = Place { member: to.peer, heap, offset: to.addr };
-                Ok(put(source, from.addr, to, len))
+            Found::Reached { memory, at, copies, .. } => copy(Some(copies), from_bytes, (memory, at), len),
+            Found::There { heap, at } => {
+                let to = Place { member: to.peer, heap, offset: at };
+                Ok(put(source, from, to, len))
             }
         }
     }
 
-    pub(super) fn look_at_atomic(&self, at: Remote, change: Atomic, poisoned: bool) -> Result<Ready, Status> {
+    pub(super) fn look_at_atomic(
+        &self,
+        word: Remote,
+        change: Atomic,
+        poisoned: bool,
+    ) -> Result<Ready, Status> {
         let len = if poisoned { 16 } else { 8 };
-        let heap = match self.regions.find(self.me, at.peer, at.key, at.addr, len)? {
+        let (heap, offset) = match self.regions.find(self.me, word.peer, word.key, word.addr, len)? {
             // Of a device's memory the host changes its own bytes, and brings them there.
-            Found::Here { memory, copies, words: Some(words), .. } => {
-                let old = words.update(at.addr, |old| Some(change.apply(old))).map_err(|_| Status::Access)?;
+            Found::Here { memory, at, copies, words: Some(words), .. } => {
+                let old = words.update(at, |old| Some(change.apply(old))).map_err(|_| Status::Access)?;
                 let value = if change.fetches() { old } else { 0 };
                 if self.mutant.is("dev-words-stay") {
                     return Ok(Ready::Done(value));
                 }
-                return Ok(Ready::Changed(bring(copies, words, memory, (at.addr, 8))?, value));
+                return Ok(Ready::Changed(bring(copies, words, memory, (at, 8))?, value));
             }
             // Where NICs execute atomics, all of a word's are theirs.
-            Found::Here { heap: Some(heap), .. } if !self.network.executes() => heap,
-            Found::Here { memory, .. } => {
+            Found::Here { heap: Some(heap), at, .. } if !self.network.executes() => (heap, at),
+            Found::Here { memory, at, .. } => {
                 let changed = match change {
-                    Atomic::Add(value) => memory.add(at.addr, value),
-                    _ => memory.update(at.addr, |old| Some(change.apply(old))),
+                    Atomic::Add(value) => memory.add(at, value),
+                    _ => memory.update(at, |old| Some(change.apply(old))),
                 };
                 let old = changed.map_err(|_| Status::Access)?;
                 return Ok(Ready::Done(if change.fetches() { old } else { 0 }));
             }
-            Found::There { heap } => heap,
+            Found::Reached { heap, at, .. } | Found::There { heap, at } => (heap, at),
         };
-        let place = Place { member: at.peer, heap, offset: at.addr };
+        let place = Place { member: word.peer, heap, offset };
         let atomic = |action, fetches| Rest::Atomic { at: place, action, fetches };
         Ok(match change {
             Atomic::Add(value) => Ready::Later(atomic(Action::Add(value), true), None),

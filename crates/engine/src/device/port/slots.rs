@@ -8,7 +8,7 @@ use trunkline_proto::wire::devq::{Atomic, Poison, Remote, Status};
 
 use super::{Jobs, Whose};
 use crate::device::network::{Network, Place};
-use crate::device::region::{Found, Key};
+use crate::device::region::Found;
 use crate::device::rest::{Ready, Rest, bring};
 
 impl<N: Network> Jobs<N> {
@@ -39,8 +39,10 @@ impl<N: Network> Jobs<N> {
         let len = if poisoned { 16 } else { 8 };
         match self.regions.find(self.me, at.peer, at.key, at.addr, len).ok()? {
             // Where NICs execute atomics, all of a word's are theirs; and of a device's memory the host changes its own bytes.
-            Found::Here { memory, words: None, heap, .. } if heap.is_none() || self.network.executes() => {
-                memory.add(at.addr, value).ok()
+            Found::Here { memory, at, words: None, heap, .. }
+                if heap.is_none() || self.network.executes() =>
+            {
+                memory.add(at, value).ok()
             }
             _ => None,
         }
@@ -54,9 +56,9 @@ impl<N: Network> Jobs<N> {
             Ok(Ready::Changed(rest, _) | Ready::Later(rest, _)) => {
                 let Some(flight) = self.launch(Whose::Nobody, rest) else { return };
                 let error = self.regions.error_word(self.me, at.peer, at.key, at.addr, poisoned);
-                let heap = Key::from_bits(at.key).number();
-                if let (Some(flight), Some(offset)) = (self.flights.get_mut(flight as usize), error) {
+                if let (Some(flight), Some(error)) = (self.flights.get_mut(flight as usize), error) {
                     let word = failed(Status::Network).to_word();
+                    let (heap, offset) = self.regions.place(self.me, at.peer, at.key, error);
                     flight.poison = Some((Place { member: at.peer, heap, offset }, word));
                 }
                 self.advance(flight);
@@ -73,17 +75,17 @@ impl<N: Network> Jobs<N> {
             return;
         };
         match self.regions.find(self.me, at.peer, at.key, error, 8) {
-            Ok(Found::Here { memory, copies, words: Some(words), .. }) => {
-                let _ = words.update(error, |old| (old == 0).then_some(word));
-                let Ok(rest) = bring(copies, words, memory, (error, 8)) else { return };
+            Ok(Found::Here { memory, at, copies, words: Some(words), .. }) => {
+                let _ = words.update(at, |old| (old == 0).then_some(word));
+                let Ok(rest) = bring(copies, words, memory, (at, 8)) else { return };
                 let Some(at) = self.launch(Whose::Nobody, rest) else { return };
                 self.advance(at);
             }
-            Ok(Found::Here { memory, .. }) => {
-                let _ = memory.update(error, |old| (old == 0).then_some(word));
+            Ok(Found::Here { memory, at, .. }) => {
+                let _ = memory.update(at, |old| (old == 0).then_some(word));
             }
-            Ok(Found::There { heap }) => {
-                let place = Place { member: at.peer, heap, offset: error };
+            Ok(Found::Reached { heap, at: offset, .. } | Found::There { heap, at: offset }) => {
+                let place = Place { member: at.peer, heap, offset };
                 let action = Action::CompareSwap { expect: 0, swap: word };
                 let rest = Rest::Atomic { at: place, action, fetches: true };
                 let Some(at) = self.launch(Whose::Nobody, rest) else { return };

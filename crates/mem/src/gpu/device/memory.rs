@@ -8,7 +8,7 @@ use std::sync::Arc;
 use trunkline_sys::cuda_run::{HOST_ALLOC_DEVICEMAP, HOST_ALLOC_PORTABLE};
 
 use super::{Device, Inner};
-use crate::gpu::CallError;
+use crate::gpu::{CallError, Export, ExportError, Mapping, PointerKind};
 use crate::{Kind, Memory, OutOfBounds};
 
 /// Memory of the host, and where the device finds it. A clone names the same bytes.
@@ -122,6 +122,21 @@ impl Device {
         })?;
         inner.wait_for(inner.stream)?;
         Ok(memory)
+    }
+
+    /// Exports memory of the device as a dma-buf, by which NICs reach it.
+    ///
+    /// # Errors
+    /// [`ExportError`]. That the driver does not export is none: [`Export::Refused`].
+    pub fn export(&self, memory: &Memory) -> Result<Export, ExportError> {
+        let (inner, addr) = (&self.inner, memory.addr());
+        match memory.kind() {
+            Kind::Device(ordinal) if ordinal == inner.ordinal && !memory.is_empty() => {
+                let page = rustix::param::page_size();
+                inner.cuda.export(ordinal, (addr, memory.len()), page, Mapping::Any)
+            }
+            _ => Err(ExportError::Kind { addr, kind: PointerKind::Host }),
+        }
     }
 
     /// Copies bytes to memory of the device, and waits for it.

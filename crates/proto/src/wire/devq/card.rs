@@ -6,8 +6,11 @@ use crate::mutant::Mutant;
 use crate::wire::dial::Heap;
 use crate::wire::frame::Region;
 
-/// Words of a card: the configuration, the key, and three for each rail that there may be.
-pub const CARD_WORDS: usize = CONFIG_WORDS + 1 + 3 * RAILS_MAX;
+/// Words of a card: the configuration, the key, and three for each rail that there may be, of the part and of words that lie apart from it.
+pub const CARD_WORDS: usize = CONFIG_WORDS + 1 + 2 * RAIL_WORDS;
+
+/// Words of all rails that there may be.
+const RAIL_WORDS: usize = 3 * RAILS_MAX;
 
 /// Words of a configuration, which only those who give it understand.
 pub const CONFIG_WORDS: usize = 8;
@@ -21,8 +24,32 @@ pub struct WindowCard {
     pub key: u32,
     /// No network reaches the part: the heaps are memory of the host beside it, and its owner is asked by his post box.
     pub is_posted: bool,
+    /// The network reaches the part, which is in memory of a device: the heaps are its data, and its other words lie apart.
+    pub words: Option<WordsCard>,
     heaps: [Heap; RAILS_MAX],
     rails: usize,
+}
+
+/// Where the words of a part lie whose data are in memory of a device: signals, counters, barriers, streams and boxes, in memory of the host.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct WordsCard {
+    /// The heap that they are.
+    pub heap: u8,
+    /// Writes of the rank's NICs to the data may stay invisible to the device until its bytes are read by the same NIC.
+    pub needs_flush: bool,
+    heaps: [Heap; RAILS_MAX],
+    rails: usize,
+}
+
+/// Bytes that all ranks expect of a part.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct PartLengths {
+    /// Of one that is not divided.
+    pub whole: u64,
+    /// Of the data of one that is.
+    pub data: u64,
+    /// Of the words that lie apart from them.
+    pub words: u64,
 }
 
 /// A card that cannot be.
@@ -50,7 +77,15 @@ impl WindowCard {
     pub fn new(config: [u64; CONFIG_WORDS], key: u32, told: &[Heap]) -> Option<Self> {
         let mut heaps = [NOWHERE; RAILS_MAX];
         heaps.get_mut(..told.len()).filter(|told| !told.is_empty())?.copy_from_slice(told);
-        Some(Self { config, key, is_posted: false, heaps, rails: told.len() })
+        Some(Self { config, key, is_posted: false, words: None, heaps, rails: told.len() })
+    }
+
+    /// The same of a part whose words lie apart from its data; `None` unless they are reached over as many rails.
+    #[must_use]
+    pub fn divided(self, heap: u8, needs_flush: bool, told: &[Heap]) -> Option<Self> {
+        let mut heaps = [NOWHERE; RAILS_MAX];
+        heaps.get_mut(..told.len()).filter(|told| told.len() == self.rails)?.copy_from_slice(told);
+        Some(Self { words: Some(WordsCard { heap, needs_flush, heaps, rails: told.len() }), ..self })
     }
 
     /// The same of a part that is reached by its post box, or is not.
@@ -72,45 +107,103 @@ impl WindowCard {
         let (config, rest) = words.split_at_mut(CONFIG_WORDS);
         config.copy_from_slice(&self.config);
         if let [key, rails @ ..] = rest {
-            *key = u64::from(self.key) | u64::from(self.is_posted) << 32;
-            for (words, heap) in rails.chunks_exact_mut(3).zip(self.heaps()) {
-                words.copy_from_slice(&[heap.len, heap.region.key, heap.region.addr]);
+            *key = u64::from(self.key) | u64::from(self.is_posted) << POSTED_BIT;
+            let (part, apart) = rails.split_at_mut(RAIL_WORDS);
+            write_rails(self.heaps(), part);
+            if let Some(words) = &self.words {
+                *key |= 1 << DIVIDED_BIT
+                    | u64::from(words.needs_flush) << FLUSH_BIT
+                    | u64::from(words.heap) << WORDS_SHIFT;
+                write_rails(words.heaps(), apart);
             }
         }
         words
     }
 
-    /// One that another rank has told, whose part has `len` bytes if the configuration is ours.
+    /// One that another rank has told, whose part has so many bytes if the configuration is ours.
     ///
     /// # Errors
     /// [`CardError`].
-    pub fn from_words(words: &[u64; CARD_WORDS], len: u64, mutant: Mutant) -> Result<Self, CardError> {
+    pub fn from_words(
+        words: &[u64; CARD_WORDS],
+        lengths: PartLengths,
+        mutant: Mutant,
+    ) -> Result<Self, CardError> {
         let mut config = [0; CONFIG_WORDS];
         config.copy_from_slice(&words[..CONFIG_WORDS]);
         let told = words[CONFIG_WORDS];
+        let is = |bit: u32| told >> bit & 1 == 1;
+        let (is_posted, is_divided) = (is(POSTED_BIT), is(DIVIDED_BIT));
+        let (needs_flush, heap) = (is(FLUSH_BIT), (told >> WORDS_SHIFT) as u8);
+        let key = told as u32;
+        let known = u64::from(key)
+            | u64::from(is_posted) << POSTED_BIT
+            | u64::from(is_divided) << DIVIDED_BIT
+            | u64::from(needs_flush) << FLUSH_BIT
+            | u64::from(heap) << WORDS_SHIFT;
+        let is_one = if is_divided { !is_posted } else { !needs_flush && heap == 0 };
         // Generations count from 1.
-        let is_posted = told >> 32 == 1;
-        let key = u32::try_from(told & !(1 << 32)).ok();
-        let key = key.filter(|key| key >> 8 != 0).ok_or(CardError::Key(told))?;
-        let (mut heaps, mut rails, mut ends) = ([NOWHERE; RAILS_MAX], 0, false);
-        for (words, heap) in words[CONFIG_WORDS + 1..].chunks_exact(3).zip(&mut heaps) {
-            let &[bytes, key, addr] = words else { continue };
-            if [bytes, key, addr] == [0; 3] {
-                ends = true;
-                continue;
-            }
-            if ends {
-                return Err(CardError::Rails);
-            }
-            if bytes != len && !mutant.is("card-takes-any-length") {
-                return Err(CardError::Length(bytes));
-            }
-            if addr.checked_add(bytes).is_none() {
-                return Err(CardError::Address(addr));
-            }
-            *heap = Heap { len: bytes, region: Region { key, addr } };
-            rails += 1;
+        if known != told || !is_one || key >> 8 == 0 {
+            return Err(CardError::Key(told));
         }
-        if rails == 0 { Err(CardError::Rails) } else { Ok(Self { config, key, is_posted, heaps, rails }) }
+        let (part, apart) = words[CONFIG_WORDS + 1..].split_at(RAIL_WORDS);
+        let len = if is_divided { lengths.data } else { lengths.whole };
+        let (heaps, rails) = read_rails(part, len, mutant)?;
+        let words = match is_divided {
+            true => {
+                let (heaps, apart) = read_rails(apart, lengths.words, mutant)?;
+                if apart != rails {
+                    return Err(CardError::Rails);
+                }
+                Some(WordsCard { heap, needs_flush, heaps, rails })
+            }
+            false if apart.iter().any(|word| *word != 0) => return Err(CardError::Rails),
+            false => None,
+        };
+        Ok(Self { config, key, is_posted, words, heaps, rails })
     }
+}
+
+impl WordsCard {
+    /// How the words are reached, over each of their rank's rails.
+    #[must_use]
+    pub fn heaps(&self) -> &[Heap] {
+        self.heaps.get(..self.rails).unwrap_or_default()
+    }
+}
+
+/// Bits of the word of the key, above the key.
+const POSTED_BIT: u32 = 32;
+const DIVIDED_BIT: u32 = 33;
+const FLUSH_BIT: u32 = 34;
+/// Where the number of the words' heap begins in it.
+const WORDS_SHIFT: u32 = 40;
+
+fn write_rails(heaps: &[Heap], words: &mut [u64]) {
+    for (words, heap) in words.chunks_exact_mut(3).zip(heaps) {
+        words.copy_from_slice(&[heap.len, heap.region.key, heap.region.addr]);
+    }
+}
+
+fn read_rails(words: &[u64], len: u64, mutant: Mutant) -> Result<([Heap; RAILS_MAX], usize), CardError> {
+    let (mut heaps, mut rails, mut ends) = ([NOWHERE; RAILS_MAX], 0, false);
+    for (words, heap) in words.chunks_exact(3).zip(&mut heaps) {
+        let &[bytes, key, addr] = words else { continue };
+        if [bytes, key, addr] == [0; 3] {
+            ends = true;
+            continue;
+        }
+        if ends {
+            return Err(CardError::Rails);
+        }
+        if bytes != len && !mutant.is("card-takes-any-length") {
+            return Err(CardError::Length(bytes));
+        }
+        if addr.checked_add(bytes).is_none() {
+            return Err(CardError::Address(addr));
+        }
+        *heap = Heap { len: bytes, region: Region { key, addr } };
+        rails += 1;
+    }
+    if rails == 0 { Err(CardError::Rails) } else { Ok((heaps, rails)) }
 }

@@ -50,6 +50,12 @@ impl PostBox {
         self.0 + 8
     }
 
+    /// A byte that nobody reads: what is put or got to flush a NIC's writes.
+    #[must_use]
+    pub const fn unread(self) -> u64 {
+        self.0 + 64
+    }
+
     /// Where the request of a number comes.
     #[must_use]
     pub const fn request(self, number: u64) -> u64 {

@@ -301,6 +301,39 @@ proptest! {
     }
 }
 
+const LENGTHS: PartLengths = PartLengths { whole: 4096, data: 1024, words: 3072 };
+
+#[test]
+fn a_card_of_a_divided_part_lies_as_the_document_says() {
+    let heap = |len, rail: u64| Heap { len, region: Region { key: 7 + rail, addr: rail << 40 } };
+    let data = [heap(1024, 0), heap(1024, 1)];
+    let card = WindowCard::new([1; 8], 0x0203, &data).unwrap();
+    assert_eq!(card.divided(5, true, &[heap(3072, 2)]), None, "of as many rails");
+    let card = card.divided(5, true, &[heap(3072, 2), heap(3072, 3)]).unwrap();
+    let words = card.to_words();
+    assert_eq!(words[8..15], [0x0500_0000_0000 | 6 << 32 | 0x0203, 1024, 7, 0, 1024, 8, 1 << 40]);
+    assert_eq!(words[15..21], [0; 6]);
+    assert_eq!(words[21..27], [3072, 9, 2 << 40, 3072, 10, 3 << 40]);
+    assert_eq!(words[27..], [0; 6]);
+    assert_eq!(WindowCard::from_words(&words, LENGTHS, planted()), Ok(card));
+    let told = |at: usize, word: u64| {
+        let mut words = card.to_words();
+        words[at] = word;
+        WindowCard::from_words(&words, LENGTHS, planted())
+    };
+    let both = words[8] | 1 << 32;
+    assert_eq!(told(8, both), Err(CardError::Key(both)), "posted, too");
+    assert_eq!((told(9, 4096), told(21, 1024)), (Err(CardError::Length(4096)), Err(CardError::Length(1024))));
+    let mut one = words;
+    one[24..27].fill(0);
+    assert_eq!(
+        WindowCard::from_words(&one, LENGTHS, planted()),
+        Err(CardError::Rails),
+        "a rail without words"
+    );
+    assert!(told(8, words[8] & !(1 << 34)).is_ok_and(|card| !card.words.unwrap().needs_flush));
+}
+
 fn card() -> WindowCard {
     let heap = |rail: u64| Heap { len: 4096, region: Region { key: 7 + rail, addr: rail << 40 } };
     WindowCard::new([1, 2, 3, 4, 5, 6, 7, 8], 0x0203, &[heap(0), heap(1)]).unwrap()
@@ -311,8 +344,8 @@ fn a_card_of_a_window_lies_as_the_document_says() {
     let words = card().to_words();
     assert_eq!(words[..9], [1, 2, 3, 4, 5, 6, 7, 8, 0x0203]);
     assert_eq!(words[9..15], [4096, 7, 0, 4096, 8, 1 << 40]);
-    assert!(words[15..].iter().all(|word| *word == 0) && words.len() == 21);
-    assert_eq!(WindowCard::from_words(&words, 4096, planted()), Ok(card()));
+    assert!(words[15..].iter().all(|word| *word == 0) && words.len() == 33);
+    assert_eq!(WindowCard::from_words(&words, LENGTHS, planted()), Ok(card()));
     assert_eq!(card().heaps().len(), 2);
     assert_eq!(WindowCard::new([0; 8], 1, &[]), None);
     assert_eq!(WindowCard::new([0; 8], 1, &[card().heaps()[0]; 5]), None);
@@ -323,10 +356,17 @@ fn what_no_rank_can_tell_is_refused() {
     let told = |at: usize, word: u64| {
         let mut words = card().to_words();
         words[at] = word;
-        WindowCard::from_words(&words, 4096, planted())
+        WindowCard::from_words(&words, LENGTHS, planted())
     };
     assert_eq!(told(8, 3), Err(CardError::Key(3)), "no generation");
-    assert_eq!(told(8, 1 << 33 | 0x0203), Err(CardError::Key(1 << 33 | 0x0203)), "not cut to what fits");
+    for bit in [34, 35, 39, 40, 47, 48, 63] {
+        let key = 1 << bit | 0x0203;
+        assert_eq!(told(8, key), Err(CardError::Key(key)), "not cut to what fits");
+    }
+    assert_eq!(
+        (told(8, 1 << 33 | 0x0203), told(21, 1)),
+        (Err(CardError::Length(4096)), Err(CardError::Rails))
+    );
     for len in [0, 4095, 4097, u64::MAX] {
         assert_eq!(told(12, len), Err(CardError::Length(len)));
     }
@@ -336,7 +376,7 @@ fn what_no_rank_can_tell_is_refused() {
     assert_eq!((told(16, 1), told(19, 1)), (Err(CardError::Length(0)), Err(CardError::Rails)));
     let mut words = card().to_words();
     words.copy_within(9..12, 18);
-    assert_eq!(WindowCard::from_words(&words, 4096, planted()), Err(CardError::Rails));
+    assert_eq!(WindowCard::from_words(&words, LENGTHS, planted()), Err(CardError::Rails));
     words[9..].fill(0);
-    assert_eq!(WindowCard::from_words(&words, 4096, planted()), Err(CardError::Rails), "no rail");
+    assert_eq!(WindowCard::from_words(&words, LENGTHS, planted()), Err(CardError::Rails), "no rail");
 }

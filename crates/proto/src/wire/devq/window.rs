@@ -147,6 +147,12 @@ impl WindowLayout {
         self.end
     }
 
+    /// Where the data end and all else begins: signals, counters, barriers and streams.
+    #[must_use]
+    pub const fn words(&self) -> u64 {
+        self.signals
+    }
+
     /// The slot of a signal that a rank raises; `None` if there is none.
     #[must_use]
     pub const fn signal(&self, by: u32, id: u32) -> Option<u64> {
@@ -263,7 +269,7 @@ mod tests {
     #[test]
     fn windows_are_laid_out_as_documented() {
         let layout = WindowLayout::new(shape()).unwrap();
-        assert_eq!(layout.signal(0, 0), Some(1024));
+        assert_eq!((layout.words(), layout.signal(0, 0)), (1024, Some(1024)));
         assert_eq!(layout.signal(2, 4), Some(1024 + 14 * 16));
         assert_eq!(layout.signal_base(1, 0), Some(1280 + 5 * 8));
         assert_eq!(layout.counter(1), Some(1408 + 16));
