@@ -17,18 +17,17 @@ fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz")
 }
 
-/// What processes of a job say to each other; a crate that does not know `Target`.
-const OF_JOBS: &[Target] = &[Target {
-    name: "store",
-    check: trunkline_bootstrap::fuzzing::store,
-    seeds: trunkline_bootstrap::fuzzing::store_seeds,
-}];
+/// Targets of crates that do not know `Target`.
+fn named() -> impl Iterator<Item = Target> {
+    let all = trunkline_bootstrap::fuzzing::TARGETS.iter().chain(trunkline_mem::fuzzing::TARGETS);
+    all.chain(trunkline_nethost::fuzzing::TARGETS).map(|&(name, check, seeds)| Target { name, check, seeds })
+}
 
-fn targets() -> impl Iterator<Item = &'static Target> {
-    let of_fabrics = trunkline_softnic::fuzzing::TARGETS.iter().chain(trunkline_verbs::fuzzing::TARGETS);
-    let of_fabrics = of_fabrics.chain(trunkline_ofi::fuzzing::TARGETS);
-    let of_fabrics = of_fabrics.chain(trunkline_engine::fuzzing::TARGETS);
-    trunkline_proto::fuzzing::TARGETS.iter().chain(of_fabrics).chain(OF_JOBS)
+fn targets() -> impl Iterator<Item = Target> {
+    let all = trunkline_proto::fuzzing::TARGETS.iter().chain(trunkline_softnic::fuzzing::TARGETS);
+    let all = all.chain(trunkline_verbs::fuzzing::TARGETS).chain(trunkline_ofi::fuzzing::TARGETS);
+    let all = all.chain(trunkline_engine::fuzzing::TARGETS).chain(trunkline::fuzzing::TARGETS);
+    all.chain(trunkline_cli::fuzzing::TARGETS).copied().chain(named())
 }
 
 /// Names in a folder, without their last `suffix`; none if there is no such folder.
@@ -58,7 +57,7 @@ fn every_file_is_replayed() {
     let write = std::env::var("TRUNKLINE_CORPUS").is_ok_and(|word| word == "write");
     for target in targets() {
         if write {
-            write_seeds(target);
+            write_seeds(&target);
         }
         let folder = folder().join("corpus").join(target.name);
         let files = names(&folder, "");
@@ -104,5 +103,5 @@ fn random_bytes_are_as_good() {
 #[test]
 #[should_panic(expected = "no fuzz target nothing")]
 fn an_unknown_target_is_refused() {
-    trunkline_proto::fuzzing::run(trunkline_proto::fuzzing::TARGETS, "nothing", &[]);
+    trunkline_proto::fuzzing::run("nothing", &[]);
 }

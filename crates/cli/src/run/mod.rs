@@ -6,6 +6,8 @@
 pub(crate) mod agent;
 pub(crate) mod child;
 mod frame;
+#[cfg(feature = "fuzzing")]
+pub(crate) mod fuzzing;
 pub(crate) mod hosts;
 mod job;
 mod output;

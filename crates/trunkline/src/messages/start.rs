@@ -270,3 +270,6 @@ impl<M: IpcMemory> Messages<M> {
         Ok(())
     }
 }
+
+#[cfg(feature = "fuzzing")]
+pub(crate) mod fuzzing;
