@@ -91,3 +91,10 @@ fn target_without_a_corpus_is_found() {
     assert!(findings.mentions("card: its corpus has 0 files"));
     assert!(findings.mentions("cards: is in fuzz/corpus"));
 }
+
+#[test]
+fn entries_beside_the_list_are_found() {
+    let fixture = complete(LISTED, LIB);
+    fixture.write("fuzz/Cargo.toml", "[package]\nname = \"fuzz\"\n\n[[bin]]\nname = \"old\"\n");
+    assert!(run(&fixture.load(), true).unwrap().mentions("fuzz/Cargo.toml: differs"));
+}

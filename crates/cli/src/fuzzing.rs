@@ -6,8 +6,10 @@ use trunkline_proto::fuzzing::Target;
 use crate::run::fuzzing as run_frames;
 
 /// The targets of this crate.
-pub const TARGETS: &[Target] =
-    &[Target { name: "launcher_frame", check: run_frames::frames, seeds: run_frames::frame_seeds }];
+pub const TARGETS: &[Target] = &[
+    Target { name: "launcher_frame", check: run_frames::frames, seeds: run_frames::frame_seeds },
+    Target { name: "launcher_job", check: run_frames::job, seeds: run_frames::job_seeds },
+];
 
 /// Runs the target of that name.
 ///

@@ -1,6 +1,8 @@
 //! What the fuzz targets of this crate do with their input: descriptors of a ring, and link addresses. Whatever parses
 //! must print to what parses to the same.
 
+mod queue_pair;
+
 use trunkline_proto::fuzzing::{Target, variants};
 
 use crate::connect::Address;
@@ -14,6 +16,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "softnic_record", check: record, seeds: record_seeds },
     Target { name: "softnic_frame", check: frame, seeds: frame_seeds },
     Target { name: "softnic_address", check: address, seeds: address_seeds },
+    Target { name: "softnic_queue_pair", check: queue_pair::actions, seeds: queue_pair::action_seeds },
     Target { name: "door_hello", check: hello, seeds: hello_seeds },
 ];
 

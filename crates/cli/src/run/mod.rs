@@ -11,6 +11,7 @@ pub(crate) mod fuzzing;
 pub(crate) mod hosts;
 mod job;
 mod output;
+mod state;
 
 use std::io;
 use std::os::unix::process::CommandExt as _;
@@ -132,8 +133,6 @@ struct Agent {
     command: String,
     child: Child,
     input: ChildStdin,
-    /// Whether what it writes is still to come.
-    open: bool,
     /// Whether it inherits our environment.
     local: bool,
 }
@@ -244,7 +243,7 @@ fn start_agent(
             }
         }
     })?;
-    Ok(Agent { name: host.name.clone(), command: shown, child, input, open: true, local })
+    Ok(Agent { name: host.name.clone(), command: shown, child, input, local })
 }
 
 /// What all agents say first, or the signal that came before.

@@ -7,6 +7,7 @@ use trunkline_proto::fuzzing::variants;
 use trunkline_proto::wire::strand::STRANDS_MAX;
 
 use super::oob::Places;
+pub(crate) use super::remote::fuzzing::{action_seeds, actions};
 
 pub(crate) fn address(bytes: &[u8]) {
     let given = OobAddress(bytes.to_vec());
