@@ -179,10 +179,8 @@ impl World {
             6 => self.cancel(at, usize::from(one)),
             7 => {
                 let found = self.ends[at].endpoint.probe(None, (u64::from(two % 4), u64::from(one % 4)));
-                assert!(
-                    found.is_none_or(|found| self.hostile
-                        || found.tag & u64::from(one % 4) == u64::from(two % 4 & one % 4))
-                );
+                assert!(found.is_none_or(|found| self.hostile
+                    || found.tag & u64::from(one % 4) == u64::from((two % 4) & (one % 4))));
             }
             8 | 9 => self.scribble(at, u64::from(one) * 8, u64::from(two) << (8 * (what % 12 == 9) as u32)),
             10 if two.is_multiple_of(8) => {

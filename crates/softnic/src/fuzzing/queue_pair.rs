@@ -161,7 +161,7 @@ struct World {
 
 fn config(how: u8) -> SoftConfig {
     let wire = if how % 4 == 2 { WireMode::Tcp } else { WireMode::Auto };
-    let wire = if how % 4 == 0 { WireMode::Shm } else { wire };
+    let wire = if how.is_multiple_of(4) { WireMode::Shm } else { wire };
     let copy = [CopyMode::Auto, CopyMode::Staging, CopyMode::Pull, CopyMode::Share][usize::from(how / 4 % 4)];
     SoftConfig {
         slots: 16,
@@ -200,7 +200,7 @@ impl World {
         let [a, b] = &mut ends;
         let (at_a, at_b) = (a.rail.create().ok()?, b.rail.create().ok()?);
         let (to_a, to_b) = (a.rail.address(at_a).ok()?, b.rail.address(at_b).ok()?);
-        let is_shared = how % 4 == 0;
+        let is_shared = how.is_multiple_of(4);
         for (end, address) in [(&mut *a, at_a), (&mut *b, at_b)] {
             end.link = Some(address);
             end.segment =
@@ -312,7 +312,7 @@ impl World {
 
     fn swap(&mut self, at: usize, offset: u64, number: u8) {
         let old = self.ends[1 - at].word(offset);
-        let expect = if number % 2 == 0 { old } else { !old };
+        let expect = if number.is_multiple_of(2) { old } else { !old };
         let new = move |was: u64| if was == expect { u64::from(number) } else { was };
         self.atomic(at, offset, new, None, Some((expect, number.into())));
     }

@@ -172,7 +172,7 @@ impl World {
             3 => (Kind::Taken, Vec::new()),
             _ => (Kind::End, Vec::new()),
         };
-        let received = if number % 3 == 0 { 0 } else { u64::from(number % 8) };
+        let received = if number.is_multiple_of(3) { 0 } else { u64::from(number % 8) };
         let head = Head { kind, len: body.len() as u16, number: u64::from(number / 8), received };
         let mut bytes = head.to_bytes().to_vec();
         bytes.extend(body);
@@ -291,7 +291,7 @@ impl World {
         self.settle();
         let streams = self.ends.iter().filter_map(|end| end.stream.as_ref()).chain(&self.others);
         streams.flat_map(|stream| &stream.strands).for_each(|strand| forget(strand.fd()));
-        self.strangers.iter().for_each(|stranger| forget(stranger));
+        self.strangers.iter().for_each(forget);
     }
 }
 
