@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use trunkline_tests::testbed::{self, Shape, Testbed};
 
 use super::rails::{File, Pair, during};
+use crate::run::Setting;
 use crate::sharing::is_full;
 
 /// Shortest time that a link may go unanswered.
@@ -27,14 +28,20 @@ fn limit(peer_time: Duration, gap: Duration) -> Duration {
     PATIENCE + (2 * peer_time + gap + PATIENCE / 4) * rounds() as u32
 }
 
+/// Both cables are in use, and no queue grows. The processes leave the processors to others between two messages: many such tests run
+/// beside one another, and each asserts a time.
+fn settle(setting: Setting, peer_time: Duration) -> Setting {
+    let setting = setting.env("TRUNKLINE_RAIL_TIME_MS", RAIL_TIME.as_millis());
+    let setting = setting.env("TRUNKLINE_PEER_TIME_MS", peer_time.as_millis());
+    let setting = setting.env("TEST_LENGTH", 64 << 10).env("TEST_WINDOW", 2).env("TEST_REST_US", 10_000);
+    setting.env("TEST_IDLE_US", 1_000)
+}
+
 /// Each round begins with one cable that both ends have given up. It is whole again, and the other one is cut after `gap`.
 fn second_cut(testbed: &mut Testbed, peer_time: Duration, gap: Duration) {
     let pair = Pair::new(testbed, &[Shape::PLAIN; 2]);
     let setting = pair.setting("a_stream_arrives_whole").env("TEST_WAYS", "both");
-    let setting = setting.env("TRUNKLINE_RAIL_TIME_MS", RAIL_TIME.as_millis());
-    let setting = setting.env("TRUNKLINE_PEER_TIME_MS", peer_time.as_millis());
-    // Both cables are in use, and no queue grows.
-    let setting = setting.env("TEST_LENGTH", 64 << 10).env("TEST_WINDOW", 2).env("TEST_REST_US", 10_000);
+    let setting = settle(setting, peer_time);
     during(setting.within(limit(peer_time, gap)), |file| {
         // Two connections of two links, with one control stream or two.
         let wait = |count: u16| wait_for(file, count, peer_time);
@@ -80,9 +87,7 @@ fn a_while_without_any_cable_loses_no_connection() {
     testbed::run_within(2 * limit(peer_time, dark), |testbed| {
         let pair = Pair::new(testbed, &[Shape::PLAIN; 2]);
         let setting = pair.setting("a_stream_arrives_whole").env("TEST_WAYS", "both");
-        let setting = setting.env("TRUNKLINE_RAIL_TIME_MS", RAIL_TIME.as_millis());
-        let setting = setting.env("TRUNKLINE_PEER_TIME_MS", peer_time.as_millis());
-        let setting = setting.env("TEST_LENGTH", 64 << 10).env("TEST_WINDOW", 2).env("TEST_REST_US", 10_000);
+        let setting = settle(setting, peer_time);
         during(setting.within(limit(peer_time, dark)), |file| {
             for round in 0..rounds().min(20) {
                 wait_for(file, 2, peer_time);
