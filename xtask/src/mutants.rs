@@ -245,11 +245,9 @@ fn build(workspace: &Workspace, rows: &[Row]) -> Result<Programs> {
     let tested: BTreeSet<&str> = rows.iter().map(Row::package).collect();
     let cargo = |verb: &[&str], packages: &BTreeSet<&str>| {
         let mut command = shell::cargo_command(&workspace.root);
-        command.args(verb).arg("--target-dir").arg(&target).arg("--features").arg(&features);
-        // Every crate whose feature is named must be selected, or cargo does not know it.
-        for package in packages.iter().chain(&tested).chain(&planted).collect::<BTreeSet<_>>() {
-            command.arg("--package").arg(long_name(package));
-        }
+        command.args(verb).arg("--target-dir").arg(&target);
+        let selected = packages.iter().chain(&tested).chain(&planted).copied().collect::<BTreeSet<_>>();
+        command.args(selection(&selected, &features));
         command
     };
     if !extra.is_empty() && !cargo(&["build"], &extra).status().context("starting cargo")?.success() {
@@ -308,8 +306,16 @@ fn copy_as_old(from: &Path, to: &Path) -> std::io::Result<()> {
     std::fs::File::options().append(true).open(to)?.set_modified(modified)
 }
 
-/// The feature `mutants` of every crate a row names: those with bugs must have it, tests and tools may.
-fn features(workspace: &Workspace, rows: &[Row]) -> Result<String> {
+/// Cargo's arguments for these packages. Cargo refuses features of a package that is not selected.
+fn selection(packages: &BTreeSet<&str>, features: &BTreeSet<String>) -> Vec<String> {
+    let chosen = packages.iter().copied().filter(|&name| features.contains(name));
+    let chosen: Vec<_> = chosen.map(|name| format!("{}/{FEATURE}", long_name(name))).collect();
+    let names = packages.iter().flat_map(|name| ["--package".to_owned(), long_name(name)]);
+    names.chain(["--features".to_owned(), chosen.join(",")]).collect()
+}
+
+/// The crates with the feature `mutants` that a row names: those with bugs must have it, tests and tools may.
+fn features(workspace: &Workspace, rows: &[Row]) -> Result<BTreeSet<String>> {
     let mut features = BTreeSet::new();
     for row in rows {
         let others = row.build.iter().map(String::as_str).chain([row.package()]);
@@ -317,13 +323,13 @@ fn features(workspace: &Workspace, rows: &[Row]) -> Result<String> {
             let package =
                 workspace.find(name).with_context(|| format!("{ROWS}: {}: no crate {name}", row.name))?;
             if package.features.iter().any(|f| f == FEATURE) {
-                features.insert(format!("{}/{FEATURE}", long_name(name)));
+                features.insert(name.to_owned());
             } else if name == row.planted {
                 bail!("{ROWS}: {}: crate {name} has no feature {FEATURE}", row.name);
             }
         }
     }
-    Ok(features.into_iter().collect::<Vec<_>>().join(","))
+    Ok(features)
 }
 
 fn programs_in(workspace: &Workspace, messages: &[u8]) -> Result<Programs> {

@@ -151,3 +151,19 @@ fn each_row_is_in_one_share() {
         assert!(wrong.parse::<Share>().is_err(), "{wrong}");
     }
 }
+
+/// Cargo refuses a build that names a feature of a package that it does not select.
+#[test]
+fn features_of_unselected_packages_are_left_out() {
+    let features = ["cli", "proto"].map(str::to_owned).into();
+    let arguments = selection(&BTreeSet::from(["proto", "shmem"]), &features);
+    let expected = [
+        "--package",
+        "trunkline-proto",
+        "--package",
+        "trunkline-shmem",
+        "--features",
+        "trunkline-proto/mutants",
+    ];
+    assert_eq!(arguments, expected);
+}

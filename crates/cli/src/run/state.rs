@@ -97,6 +97,7 @@ impl JobState {
     }
 
     /// Whether a rank, an agent or a signal has ended the job.
+    #[cfg(feature = "fuzzing")]
     pub(super) fn has_failed(&self) -> bool {
         self.failed.is_some()
     }
