@@ -5,11 +5,11 @@
 
 mod common;
 
-use common::{connect, poll, poll_until, rail};
+use common::{connect, poll, poll_until, rail_config};
 use rustix::mm::{MapFlags, ProtFlags};
-use trunkline_fabric::{Access, Done, Extent, Op, Purpose, Rail, Remote, Source, Status};
+use trunkline_fabric::{Access, Done, Extent, Fabric as _, Op, Purpose, Rail, Remote, Source, Status};
 use trunkline_mem::{Kind, Memory};
-use trunkline_softnic::{CopyMode, SoftConfig};
+use trunkline_softnic::{CopyMode, SoftConfig, SoftFabric, WireMode};
 
 const SIZE: usize = 1 << 20;
 
@@ -42,10 +42,12 @@ fn byte(at: usize) -> u8 {
 
 /// Writes all of one memory to another, three times in a row; what arrived.
 fn copy(mode: CopyMode, from: &Memory, into: &Memory) -> Vec<u8> {
-    let config = SoftConfig { copy: mode, ..SoftConfig::default() };
-    let (mut a, mut b) = (rail(config.clone()), rail(config));
-    let (at_a, at_b) = connect(&mut a, &mut b);
-    let _ = at_b;
+    // Both ends belong to one fabric: links between two fabrics of one process stage all bytes, so nothing would depend on the memory.
+    let config = SoftConfig { copy: mode, wire: WireMode::Shm, ..SoftConfig::default() };
+    let fabric = SoftFabric::new(config).unwrap();
+    let mut a = fabric.open(0, &rail_config()).unwrap();
+    let mut b = fabric.open(0, &rail_config()).unwrap();
+    let (at_a, _) = connect(&mut a, &mut b);
     let key = a.registrar().register(from, Access::LOCAL, Purpose::Bounce).unwrap().local;
     let target = b.registrar().register(into, Access::WRITE, Purpose::Bounce).unwrap();
     let to = Remote { key: target.remote, addr: target.remote_base, purpose: Purpose::Data };
