@@ -2,6 +2,7 @@
 //! and for a shared record the initiator pushes the other part into the target's. Called by the responder and by `poll`,
 //! inside the rail's guard; every call is bounded by one record.
 
+use std::io;
 use std::sync::Arc;
 
 use crate::book::Pins;
@@ -16,7 +17,7 @@ use crate::qp::{Env, Qp, Wire};
 use crate::queue::Queue;
 use crate::receive::{Executed, Refusal};
 use crate::record::{Payload, Record, Verb};
-use crate::register::{Place, right};
+use crate::register::{PIECE, Place, right};
 use crate::ring::{Consumer, Producer};
 use trunkline_proto::chooser;
 use trunkline_proto::time::Instant;
@@ -65,6 +66,8 @@ pub(crate) struct Direct {
     ending: Option<std::time::Instant>,
     /// A planted bug: the owner hears of an error while the peer still writes.
     tells_early: Planted,
+    /// A planted bug: the kernel is asked to write mapped bytes.
+    reads_to_mappings: Planted,
 }
 
 impl Direct {
@@ -92,6 +95,7 @@ impl Direct {
             limit,
             ending: None,
             tells_early,
+            reads_to_mappings: Planted::named("soft-reads-to-mappings"),
         }
     }
 
@@ -107,15 +111,39 @@ impl Direct {
         let claim = rx.segment().claim(position);
         while let Some(part) = claim.take_front(len, portion) {
             // SAFETY: parts lie inside the record.
-            let to = unsafe { place.at.add(part.start as usize) };
+            let to = Place { at: unsafe { place.at.add(part.start as usize) }, ..place };
             let bytes = (part.end - part.start) as usize;
             // SAFETY: the caller looked `place` up for `len` bytes, inside the guard.
-            let read = unsafe { self.pins.memory().read(to, addr.wrapping_add(part.start), bytes) };
+            let read = unsafe { self.read_to(to, addr.wrapping_add(part.start), bytes) };
             claim.pulled_all();
             if let Err(error) = read {
                 let dead = error.raw_os_error() == Some(libc::ESRCH) || self.pins.peer().is_dead();
                 return Err(if dead { Refusal::Dead } else { Nak::Source.into() });
             }
+        }
+        Ok(())
+    }
+
+    /// Reads bytes at an address of the peer to a place. The kernel writes no mapped bytes: they are copied from a buffer.
+    ///
+    /// # Safety
+    /// The place was looked up for `len` bytes, inside a guard.
+    unsafe fn read_to(&self, place: Place, from: u64, len: usize) -> io::Result<()> {
+        if place.rights & right::MAPPED == 0 || self.reads_to_mappings.is_on() {
+            // SAFETY: the caller's promise.
+            return unsafe { self.pins.memory().read(place.at, from, len) };
+        }
+        let mut buffer = [0; PIECE];
+        for at in (0..len).step_by(PIECE) {
+            let piece = &mut buffer[..PIECE.min(len - at)];
+            // SAFETY: a slice of that length.
+            unsafe {
+                self.pins.memory().read(piece.as_mut_ptr(), from.wrapping_add(at as u64), piece.len())
+            }?;
+            // SAFETY: inside the caller's place.
+            let to = Place { at: unsafe { place.at.add(at) }, ..place };
+            // SAFETY: the piece has as many bytes, and so has the place from there on.
+            unsafe { self.shared.nics[self.nic].table.copy_in(to, piece.as_ptr(), piece.len(), false) };
         }
         Ok(())
     }

@@ -38,7 +38,7 @@ pub(crate) mod right {
 const RETIRED_MAX: usize = 65_536;
 
 /// Bytes of a mapping that are copied at once.
-const PIECE: usize = 4096;
+pub(crate) const PIECE: usize = 4096;
 
 /// One region. The keys are published last and withdrawn first; the rest changes only while both are 0 and no guard
 /// that saw them is held.

@@ -34,8 +34,10 @@ struct MappedPair {
 impl MappedPair {
     /// The host's memory is at the near end, and the mapping at the far one; or the other way round.
     fn new(config: &SoftConfig, is_mapped_near: bool) -> Self {
-        let open = || SoftFabric::new(config.clone()).unwrap().open(0, &rail_config()).unwrap();
-        let (mut near, mut far) = (open(), open());
+        // Of one fabric: links between two fabrics of one process copy nothing directly.
+        let fabric = SoftFabric::new(config.clone()).unwrap();
+        let mut near = fabric.open(0, &rail_config()).unwrap();
+        let mut far = fabric.open(0, &rail_config()).unwrap();
         let held = Arc::new(HeldStores::unwatched(SIZE, 3));
         // SAFETY: the software NIC never goes by the address, which is what is tested.
         let mapped = unsafe { MappedMemory::new(1 << 40, SIZE, Arc::clone(&held) as Arc<_>) };
