@@ -50,7 +50,9 @@ impl DeviceReach {
 /// Guarantees and limits of one NIC.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Caps {
-    /// Operations of one link arrive, and their completions appear at the target, in the order they were posted.
+    /// Operations of one link arrive, and their completions appear at the target, in the order they were posted. A read fetches its bytes at any
+    /// time before it completes: writes and atomics that are posted behind it may already have changed them (InfiniBand Architecture
+    /// Specification, volume 1, section 10.8.3.3: only a fence orders them). A caller that needs the old bytes waits for the read's completion.
     pub link_order: bool,
     /// [`Completion::len`](crate::Completion::len) of a remote write with immediate is the number of bytes written.
     pub remote_len: bool,
