@@ -1,7 +1,7 @@
-//! Messages of memory of GPUs while a kernel runs, over libraries that stand for their drivers: copies do not land, and a call that waits for one is counted.
+//! Messages and windows of memory of GPUs while a kernel runs, over libraries that stand for their drivers: copies do not land, and a call that waits for one is counted.
 
 use trunkline::World;
-use trunkline::messages::{AnyMemory, Buffer, Messages};
+use trunkline::messages::{AnyMemory, Buffer, Messages, Place};
 
 use crate::gpus::over_stub;
 use crate::stand_in::StandIn;
@@ -77,4 +77,46 @@ fn short_messages_of_cuda_go_on_while_a_kernel_runs() {
 #[test]
 fn short_messages_of_hip_go_on_while_a_kernel_runs() {
     short_messages_over("hip", "kernel_runs::short_messages_of_hip_go_on_while_a_kernel_runs");
+}
+
+/// Puts and gets of parts that are mapped, and of the own part, come back when their bytes are there, and wait for no copy.
+fn windows(kind: &str, world: World) {
+    const PART: usize = 3 << 20;
+    let mut messages = Messages::start(&world, AnyMemory::open(kind, 0).unwrap()).unwrap();
+    let (rank, other, stub) = (world.rank(), 1 - world.rank(), stand_in(kind));
+    let (part, source) = (own(&messages, rank, PART), own(&messages, rank, PART));
+    let window = messages.window(&part).unwrap();
+    assert!(window.is_mapped(other));
+    let blocked = stub.ask("stub_blocked");
+    let (got, host) = (own(&messages, rank + 2, PART), Buffer::private(PART));
+    let before = stub.ask("stub_blocked");
+    assert!(before > blocked, "what is written is waited for, or this shows nothing");
+    messages.put(&window, Place::new(other, 0), &source).unwrap();
+    messages.fence(&window).unwrap();
+    messages.get(&window, Place::new(other, 0), &got).unwrap();
+    messages.get(&window, Place::new(rank, 0), &host).unwrap();
+    messages.put(&window, Place::new(rank, 0), &host.part(0, LEN).unwrap()).unwrap();
+    assert_eq!(stub.ask("stub_blocked"), before, "a copy was waited for");
+    let mut found = vec![0; PART];
+    host.read(0, &mut found).unwrap();
+    assert!(found == pattern(other, PART), "put");
+    assert!(bytes(&messages, &got) == pattern(rank, PART), "got");
+    messages.fence(&window).unwrap();
+    messages.free(window).unwrap();
+    messages.finish().unwrap();
+    world.finish().unwrap();
+}
+
+fn windows_over(kind: &str, name: &str) {
+    over_stub(kind, &[("STUB_HOLD", "1"), ("STUB_LATE", "50")], name, |world| windows(kind, world));
+}
+
+#[test]
+fn windows_of_cuda_wait_for_no_copy() {
+    windows_over("cuda", "kernel_runs::windows_of_cuda_wait_for_no_copy");
+}
+
+#[test]
+fn windows_of_hip_wait_for_no_copy() {
+    windows_over("hip", "kernel_runs::windows_of_hip_wait_for_no_copy");
 }
