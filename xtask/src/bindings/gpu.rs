@@ -235,6 +235,7 @@ fn of_hip() -> Vec<(&'static str, i64)> {
         ("hipMemcpyDefault", hip_ipc::MEMCPY_DEFAULT.into()),
         ("hipEventDisableTiming", hip_ipc::EVENT_DISABLE_TIMING.into()),
         ("hipErrorNotReady", hip_ipc::NOT_READY.into()),
+        ("hipHostRegisterPortable", hip_ipc::HOST_REGISTER_PORTABLE.into()),
         ("sizeof(hipIpcMemHandle_t)", as_fact(size_of::<hip_ipc::HipIpcMemHandle>())),
         ("hipErrorNotInitialized", status::NOT_INITIALIZED.into()),
         ("hipErrorInsufficientDriver", status::INSUFFICIENT_DRIVER.into()),

@@ -87,3 +87,14 @@ fn what_is_open_is_closed_behind_its_copies() {
         assert_eq!(importer.check(Place::Own(into), SEGMENT / 2, ONE), Ok(0));
     }
 }
+
+#[test]
+fn memory_of_the_host_is_pinned_until_it_is_let_go() {
+    for kind in ["cuda", "hip"] {
+        let Some(world) = is_there(kind).then(|| World::new(kind, 16 << 20)) else { continue };
+        assert_eq!(world.process().pin(SEGMENT), [1, 1, 0], "{kind}");
+        // Where the driver refuses, copies go on without.
+        world.set("STUB_PIN", "refuse");
+        assert_eq!(world.process().pin(SEGMENT), [0, 0, 0], "{kind}");
+    }
+}

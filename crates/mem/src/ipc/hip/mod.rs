@@ -19,7 +19,8 @@ use std::sync::{Mutex, PoisonError};
 
 use trunkline_sys::hip::status;
 use trunkline_sys::hip_ipc::{
-    Calls, HipIpcMemHandle, HipStream, IPC_MEM_LAZY_ENABLE_PEER_ACCESS, POINTER_ATTRIBUTE_BUFFER_ID,
+    Calls, HOST_REGISTER_PORTABLE, HipIpcMemHandle, HipStream, IPC_MEM_LAZY_ENABLE_PEER_ACCESS,
+    POINTER_ATTRIBUTE_BUFFER_ID,
 };
 
 use self::calls::open_error;
@@ -233,6 +234,26 @@ impl Driver for HipDriver {
         // SAFETY: the caller's promise; it has ended when the stream has been waited for.
         unsafe { self.begin_copy(device, stream, (to, from, len)) }?;
         Ok(self.wait(device, stream)?)
+    }
+
+    fn pin(&self, addr: usize, len: usize) -> Result<bool, Cause> {
+        if planted("mem-hip-pins-nothing") {
+            return Ok(false);
+        }
+        self.call(self.device, "hipHostRegister", || {
+            let at = ptr::with_exposed_provenance_mut(addr);
+            // SAFETY: a range of the host that whoever calls holds until it is unpinned; the runtime only pins its pages.
+            unsafe { (self.calls.host_register)(at, len, HOST_REGISTER_PORTABLE) }
+        })?;
+        Ok(true)
+    }
+
+    fn unpin(&self, addr: usize) {
+        // What cannot be given back is the runtime's until the process ends.
+        let _ = self.call(self.device, "hipHostUnregister", || {
+            // SAFETY: pinned above, and still mapped.
+            unsafe { (self.calls.host_unregister)(ptr::with_exposed_provenance_mut(addr)) }
+        });
     }
 
     const COPY_SLOTS: usize = COPY_SLOTS;
