@@ -327,7 +327,19 @@ impl Process {
 
     /// Begins to copy so many bytes of what it has open to memory of its own; the number of the batch.
     pub(crate) fn begin(&self, (open, at): (u64, u64), own: usize, len: usize) -> Result<u64, String> {
-        self.ask(Op::Begin, &[open, at, own as u64, len as u64], &[], None).map(|(words, ..)| words[1])
+        self.go_on(0, (open, at), own, len)
+    }
+
+    /// The same behind the copies of a batch.
+    pub(crate) fn go_on(
+        &self,
+        batch: u64,
+        (open, at): (u64, u64),
+        own: usize,
+        len: usize,
+    ) -> Result<u64, String> {
+        let args = [open, at, own as u64, len as u64, batch];
+        self.ask(Op::Begin, &args, &[], None).map(|(words, ..)| words[1])
     }
 
     /// Has it pin memory of the host and let go of it: whether it did, and how many pins the stub has with it and after it.
@@ -553,7 +565,8 @@ impl Server {
                 reply(&[])
             }
             Op::Begin => {
-                let (open, mut batch) = (self.open[a as usize].as_ref().unwrap(), None);
+                let (open, mut batch) =
+                    (self.open[a as usize].as_ref().unwrap(), (e != 0).then_some(CopyBatch(e)));
                 let (from, to) = (At::Open(open, b), To::Own(c as usize));
                 self.subject.memory().begin_copy(&mut batch, from, to, d as usize).map_err(text)?;
                 reply(&[batch.map_or(0, |CopyBatch(number)| number)])

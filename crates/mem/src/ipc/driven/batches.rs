@@ -3,7 +3,7 @@
 
 use super::Driver;
 use crate::Memory;
-use crate::ipc::{Cause, CopyBatch, CopyError};
+use crate::ipc::{Cause, CopyBatch, CopyError, planted};
 
 /// All slots.
 #[derive(Debug)]
@@ -41,8 +41,10 @@ impl BatchSlot {
 /// How far it is.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Stands {
-    /// There may be copies without a mark behind them.
+    /// No mark is behind its copies.
     Unmarked,
+    /// A mark is behind its first copies, and none behind the last.
+    MarkedBefore,
     Marked,
     /// It has ended, and its owner was not told.
     Ended,
@@ -83,7 +85,11 @@ impl Batches {
     /// A slot has a copy more, between what is open and that memory.
     pub(super) fn note(&mut self, slot: usize, imports: [Option<u64>; 2], held: Option<&Memory>) {
         let Some(of) = self.slots.get_mut(slot) else { return };
-        of.batch.iter_mut().for_each(|batch| batch.stands = Stands::Unmarked);
+        if let Some(batch) = &mut of.batch {
+            let is_marked = matches!(batch.stands, Stands::Marked | Stands::MarkedBefore)
+                && !planted("mem-gpu-marks-again-at-once");
+            batch.stands = if is_marked { Stands::MarkedBefore } else { Stands::Unmarked };
+        }
         for import in imports.into_iter().flatten() {
             if !of.imports.contains(&import) {
                 of.imports.push(import);
@@ -100,6 +106,11 @@ impl Batches {
         let Some(batch) = &mut slot.batch else { return Ok(true) };
         let marked = match batch.stands {
             Stands::Unmarked => driver.mark(number, batch.device),
+            Stands::MarkedBefore => match driver.is_over(number, batch.device) {
+                Ok(false) => return Ok(false),
+                Ok(true) => driver.mark(number, batch.device),
+                Err(cause) => Err(cause),
+            },
             Stands::Marked => Ok(()),
             Stands::Ended => {
                 slot.clear();

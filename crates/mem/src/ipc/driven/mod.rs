@@ -17,7 +17,8 @@ mod sealed;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
-pub(super) use copy_slots::{COPY_SLOTS, CopySlots, CopyStreams};
+use copy_slots::COPY_SLOTS;
+pub(super) use copy_slots::{CopySlots, CopyStreams};
 pub(super) use driver::{Driver, Way};
 pub(super) use each::{Each, among};
 pub(super) use sealed::Sealed;
@@ -63,7 +64,7 @@ impl<D: Driver> Driven<D> {
     pub fn open_device(device: u32) -> Result<Self, NoMemory> {
         let (driver, here) = (Arc::new(D::begin(device)?), Arc::new(Here::new()?));
         let imports = RwLock::new(Imports::new());
-        let batches = Mutex::new(Batches::of(D::COPY_SLOTS));
+        let batches = Mutex::new(Batches::of(COPY_SLOTS));
         Ok(Self { driver, here, process: random()?, turn: Mutex::default(), imports, batches })
     }
 
@@ -415,7 +416,7 @@ impl<D: Driver + 'static> IpcMemory for Driven<D> {
     }
 
     fn batch_bytes(&self) -> Option<u64> {
-        (D::COPY_SLOTS > 0 && !planted("mem-gpu-waits-for-each-copy")).then_some(BATCH_BYTES)
+        (!planted("mem-gpu-waits-for-each-copy")).then_some(BATCH_BYTES)
     }
 
     fn begin_copy(

@@ -26,7 +26,7 @@ use trunkline_sys::hip_ipc::{
 use self::calls::open_error;
 use self::exports::Exports;
 use self::ids::Ids;
-use super::driven::{COPY_SLOTS, CopySlots, CopyStreams as _, Driven, Driver, Each, Sealed, Way, among};
+use super::driven::{CopySlots, CopyStreams as _, Driven, Driver, Each, Sealed, Way, among};
 use super::error::{Cause, ExportError, OpenError};
 use super::{Allocation, AllocationId, Caps, Handle, NoMemory, Passing, planted};
 use crate::gpu::hip::Hip as Library;
@@ -124,10 +124,13 @@ impl Driver for HipDriver {
         if device >= hip.devices() {
             return Err(NoMemory::Device { vendor: "AMD", device, devices: hip.devices() });
         }
-        let (streams, slots) = (Each::of(hip.devices()), CopySlots::of(hip.devices()));
+        let (streams, slots) = (Each::of(hip.devices()), CopySlots::of(hip.devices(), device));
         let this =
             Self { hip, calls, device, streams, slots, ids: Ids::default(), exports: Mutex::default() };
         this.stream(device).map_err(Missing::Driver)?;
+        if !planted("mem-gpu-makes-streams-late") {
+            this.slots.prepare(&this).map_err(Missing::Driver)?;
+        }
         Ok(this)
     }
 
@@ -256,31 +259,8 @@ impl Driver for HipDriver {
         });
     }
 
-    const COPY_SLOTS: usize = COPY_SLOTS;
-
-    unsafe fn begin_transfer(
-        &self,
-        slot: usize,
-        to: usize,
-        from: usize,
-        len: usize,
-        (_way, device): (Way, Option<u32>),
-    ) -> Result<(), Cause> {
-        let device = device.unwrap_or(self.device);
-        // SAFETY: the caller's promise.
-        Ok(unsafe { self.slots.begin(self, slot, (to, from, len), device) }?)
-    }
-
-    fn mark(&self, slot: usize, device: Option<u32>) -> Result<(), Cause> {
-        Ok(self.slots.mark(self, slot, device.unwrap_or(self.device))?)
-    }
-
-    fn is_over(&self, slot: usize, device: Option<u32>) -> Result<bool, Cause> {
-        Ok(self.slots.is_over(self, slot, device.unwrap_or(self.device))?)
-    }
-
-    fn wait_for(&self, slot: usize, device: Option<u32>) -> Result<(), Cause> {
-        Ok(self.slots.wait_for(self, slot, device.unwrap_or(self.device))?)
+    fn slots(&self) -> &CopySlots<Self> {
+        &self.slots
     }
 
     fn alloc(&self, len: usize) -> Result<usize, Cause> {
@@ -294,7 +274,7 @@ impl Driver for HipDriver {
 
 impl Drop for HipDriver {
     fn drop(&mut self) {
-        std::mem::replace(&mut self.slots, CopySlots::of(0)).end(self);
+        std::mem::replace(&mut self.slots, CopySlots::of(0, 0)).end(self);
         self.streams.take().for_each(|(device, stream)| self.end_stream(device, stream));
     }
 }

@@ -18,9 +18,9 @@ struct event {
 };
 static struct stream streams[64];
 static struct event events[64];
-static u64 blocked;
+static u64 blocked, made_streams;
 
-static struct stream *find_stream(void *stream, u64 on) {
+static inline struct stream *find_stream(void *stream, u64 on) {
     struct stream *of = stream;
     return of >= streams && of < streams + 64 && of->live && of->on == on ? of : NULL;
 }
@@ -37,7 +37,7 @@ static int land_stream(struct stream *of) {
 static struct stream *make_stream(u64 on) {
     for (int i = 0; i < 64; i++)
         if (!streams[i].live)
-            return streams[i] = (struct stream){.live = 1, .on = on}, &streams[i];
+            return streams[i] = (struct stream){.live = 1, .on = on}, made_streams++, &streams[i];
     return NULL;
 }
 
@@ -79,6 +79,8 @@ u64 stub_let_go(void) {
     return (u64)failed;
 }
 u64 stub_blocked(void) { return blocked; }
+/* Streams that were ever made. */
+u64 stub_made_streams(void) { return made_streams; }
 u64 stub_under_way(void) {
     u64 sum = 0;
     for (int i = 0; i < 64; i++)
