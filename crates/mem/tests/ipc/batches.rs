@@ -133,3 +133,21 @@ fn batch_that_grows_ends_with_its_last_copy() {
         assert_eq!(importer.check(Place::Own(into), 2 * SEGMENT, ONE), Ok(0), "{kind}");
     }
 }
+
+/// Own bytes that are one behind the other, of which each half is on a device of its own.
+#[test]
+fn batch_of_two_devices_ends_with_both() {
+    let Some((world, _)) = holding("cuda") else { return };
+    world.set("STUB_DEVICES", 2);
+    let process = world.process();
+    let addr = process.vendor("make two devices", &[2 * SEGMENT as u64]).unwrap() as usize;
+    let waited = process.number("stub_blocked", 0);
+    let batch = process.begin_fill(addr, 2 * SEGMENT, ONE);
+    assert_eq!(process.has_ended(batch), Ok(false));
+    assert_eq!(process.number("stub_blocked", 0), waited, "a copy was waited for");
+    assert_eq!(process.number("stub_let_go_one", 0), 0);
+    assert_eq!(process.has_ended(batch), Ok(false), "one device has copied");
+    assert_eq!(process.number("stub_let_go", 0), 0);
+    assert_eq!(process.has_ended(batch), Ok(true));
+    assert_eq!(process.check(Place::Own(addr), 2 * SEGMENT, ONE), Ok(0));
+}

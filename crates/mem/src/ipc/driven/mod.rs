@@ -216,17 +216,11 @@ impl<D: Driver> Driven<D> {
             let device = if to.is_open && !from.is_open { to.device } else { from.device.or(to.device) };
             let part = to.piece.min(from.piece);
             let mut batches = self.batches();
-            let (slot, of_slot) = batches.slot(batch, device)?;
-            batches.note(slot, uses, held);
-            let copied = if device == of_slot {
-                // SAFETY: the caller's promise; what is open stays so until the slot has ended, and memory of the host is held.
-                unsafe { self.driver.begin_transfer(slot, to.addr, from.addr, part, (way, device)) }
-            } else {
-                // Own bytes of several devices, one behind the other: the slot is of the first one.
-                // SAFETY: the caller's promise.
-                unsafe { self.driver.transfer(to.addr, from.addr, part, (way, device)) }
-            };
-            copied.map_err(CopyError::Other)?;
+            let slot = batches.slot(batch)?;
+            batches.note(slot, device, uses, held);
+            // SAFETY: the caller's promise; what is open stays so until the slot has ended, and memory of the host is held.
+            let begun = unsafe { self.driver.begin_transfer(slot, to.addr, from.addr, part, (way, device)) };
+            begun.map_err(CopyError::Other)?;
             done += part;
         }
         Ok(())

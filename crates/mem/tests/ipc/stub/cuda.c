@@ -545,6 +545,9 @@ u64 stub_make(const char *sort, u64 len) {
         cuMemAllocAsync(&at, len, NULL);
     if (!strcmp(sort, "segments"))
         at = make_segments(2, len / 2, 1);
+    /* Each segment on a device of its own. */
+    if (!strcmp(sort, "two devices") && (at = make_segments(2, len / 2, 1)))
+        enter(), find(at + len / 2)->on = 1, leave();
     if (!strcmp(sort, "unshareable"))
         at = make_segments(1, len, 0);
     if (!strcmp(sort, "fabric"))

@@ -78,6 +78,13 @@ u64 stub_let_go(void) {
         failed |= streams[i].live && land_stream(&streams[i]);
     return (u64)failed;
 }
+/* What is on the first stream that has anything. */
+u64 stub_let_go_one(void) {
+    for (int i = 0; i < 64; i++)
+        if (streams[i].live && streams[i].landed < streams[i].begun)
+            return (u64)land_stream(&streams[i]);
+    return 1;
+}
 u64 stub_blocked(void) { return blocked; }
 /* Streams that were ever made. */
 u64 stub_made_streams(void) { return made_streams; }
