@@ -6,7 +6,7 @@
 mod watched;
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use trunkline_engine::host::UnixHost;
@@ -170,4 +170,42 @@ fn contexts_go_on_while_memory_is_registered() {
         }
         assert_eq!(adds.join().unwrap().unwrap(), 1);
     });
+}
+
+/// The first use of a peer's new memory learns of it, in the thread that makes progress.
+#[test]
+fn heaps_are_learned_while_memory_is_registered() {
+    let pair = BatchPair::new(WireMode::Shm);
+    // Links tell of the first sixteen.
+    let added: Vec<u8> = (1..=16).map(|_| pair.jobs[1].add_heap(Memory::heap(4096)).unwrap()).collect();
+    let number = added[15];
+    let told = pair.jobs[1].told(number).unwrap();
+    pair.watch.is_gated.store(true, Ordering::Release);
+    let is_back = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let adds = scope.spawn(|| pair.jobs[0].add_heap(Memory::heap(4096)));
+        pair.until(|| pair.watch.came.load(Ordering::Acquire) == 1);
+        scope.spawn(|| {
+            pair.jobs[0].learn(1, number, &told).unwrap();
+            is_back.store(true, Ordering::Release);
+        });
+        let started = Instant::now();
+        while !is_back.load(Ordering::Acquire) && started.elapsed().as_secs() < 10 {
+            std::thread::yield_now();
+        }
+        let was_back = is_back.load(Ordering::Acquire);
+        pair.watch.passes.store(u64::MAX, Ordering::Release);
+        assert_eq!(adds.join().unwrap().unwrap(), 1);
+        assert!(was_back, "it waited for the registration");
+    });
+    // A context that is made later has learned of it, too.
+    let late = pair.jobs[0].context().unwrap();
+    for context in [pair.contexts[0], late] {
+        let from = Local { heap: 0, offset: 0, len: LEN };
+        pair.until(|| {
+            pair.jobs[0].progress(context).unwrap();
+            pair.jobs[0].put(context, 1, number, 0, Source::Heap(from)).unwrap().is_some()
+        });
+        pair.until(|| pair.jobs[0].quiet(context).unwrap());
+    }
 }

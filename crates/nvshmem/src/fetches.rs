@@ -111,6 +111,10 @@ fn place_value(to: &Place, value: u64, flag: u64) -> Option<()> {
     let mut words = [(0, value), (8, flag)];
     if late {
         words.reverse();
+    } else if !crate::planted("nvshmem-waits-for-each-word")
+        && let Some(stored) = to.store_copied(&words)
+    {
+        return stored.then_some(());
     }
     for (at, word) in words {
         if late && at == 0 {
@@ -133,6 +137,7 @@ mod held;
 mod tests {
     use std::sync::Arc;
 
+    use trunkline_engine::rma::Cells;
     use trunkline_mem::MappedMemory;
 
     use super::held::HeldStores;
@@ -140,6 +145,35 @@ mod tests {
 
     /// Bytes of the memory that the value goes to.
     const LEN: usize = 64;
+
+    /// Words that are copied, and how many at a time.
+    #[derive(Debug, Default)]
+    struct CopiedWords {
+        waits: Mutex<Vec<Vec<(u64, u64)>>>,
+    }
+
+    impl Cells for CopiedWords {
+        fn load(&self, _offset: u64, _width: Width) -> Option<u64> {
+            None
+        }
+
+        fn store(&self, offset: u64, _width: Width, value: u64) -> bool {
+            self.store_all(&[(offset, value)])
+        }
+
+        fn store_all(&self, words: &[(u64, u64)]) -> bool {
+            self.waits.lock().unwrap_or_else(PoisonError::into_inner).push(words.to_vec());
+            true
+        }
+    }
+
+    #[test]
+    fn copied_values_are_waited_for_once_with_their_flags() {
+        let cells = Arc::new(CopiedWords::default());
+        assert_eq!(place_value(&Place::in_cells(Arc::clone(&cells) as Arc<_>, 16), 77, 1), Some(()));
+        let waits = cells.waits.lock().unwrap_or_else(PoisonError::into_inner);
+        assert_eq!(*waits, [vec![(16, 77), (24, 1)]]);
+    }
 
     #[test]
     fn values_are_visible_before_their_flags() {

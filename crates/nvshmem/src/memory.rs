@@ -67,6 +67,14 @@ impl Place {
         }
     }
 
+    /// Writes words at so many bytes from there that somebody copies, each visible before the next: one wait is for all. `None`: nobody copies them, and nothing
+    /// was written.
+    pub(crate) fn store_copied(&self, words: &[(u64, u64)]) -> Option<bool> {
+        let View::Copied(cells) = &self.view else { return None };
+        let words: Vec<(u64, u64)> = words.iter().map(|(at, value)| (self.offset + at, *value)).collect();
+        Some(cells.store_all(&words))
+    }
+
     /// Makes what was written visible, before anything that is written later.
     pub(crate) fn publish(&self) {
         match &self.view {
@@ -74,6 +82,12 @@ impl Place {
             // Stores to memory of the host keep their order, and a copy is waited for.
             View::Touched(_) | View::Copied(_) => {}
         }
+    }
+
+    /// A place in memory whose words somebody copies.
+    #[cfg(test)]
+    pub(crate) fn in_cells(cells: Arc<dyn Cells>, offset: u64) -> Self {
+        Self { view: View::Copied(cells), offset }
     }
 
     /// A place in memory that is mapped write-combined.
@@ -346,5 +360,13 @@ impl Cells for Copied {
     fn store(&self, offset: u64, width: Width, value: u64) -> bool {
         let len = width.bytes() as usize;
         self.copies.write(self.addr + offset as usize, &value.to_le_bytes()[..len]).is_ok()
+    }
+
+    fn store_all(&self, words: &[(u64, u64)]) -> bool {
+        let bytes: Vec<[u8; 8]> = words.iter().map(|(_, value)| value.to_le_bytes()).collect();
+        let at = |(offset, _): &(u64, u64)| self.addr + *offset as usize;
+        let all: Vec<(usize, &[u8])> =
+            words.iter().zip(&bytes).map(|(word, bytes)| (at(word), bytes.as_slice())).collect();
+        self.copies.write_all(&all).is_ok()
     }
 }

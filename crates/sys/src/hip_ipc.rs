@@ -40,6 +40,9 @@ pub const NOT_READY: Status = 600;
 /// `hipMemcpyDefault`: the runtime tells by the addresses which way it goes.
 pub const MEMCPY_DEFAULT: c_uint = 4;
 
+/// `hipHostRegisterPortable`: it is pinned for all devices.
+pub const HOST_REGISTER_PORTABLE: c_uint = 1;
+
 /// `hipIpcGetMemHandle`.
 pub type IpcGetMemHandle = unsafe extern "C" fn(handle: *mut HipIpcMemHandle, ptr: *mut c_void) -> Status;
 /// `hipIpcOpenMemHandle`.
@@ -77,6 +80,11 @@ pub type MemcpyAsync = unsafe extern "C" fn(
     stream: *mut HipStream,
 ) -> Status;
 
+/// `hipHostRegister`: pins memory of the host.
+pub type HostRegister = unsafe extern "C" fn(addr: *mut c_void, size: usize, flags: c_uint) -> Status;
+/// `hipHostUnregister`.
+pub type HostUnregister = unsafe extern "C" fn(addr: *mut c_void) -> Status;
+
 /// The exported functions. A field is named as its function is, without `hip`.
 #[derive(Clone, Copy)]
 pub struct Calls {
@@ -108,10 +116,14 @@ pub struct Calls {
     pub event_record: EventRecord,
     /// Whether that has ended.
     pub event_query: EventQuery,
+    /// Pins memory of the host.
+    pub host_register: HostRegister,
+    /// Does no more.
+    pub host_unregister: HostUnregister,
 }
 
 /// The symbol of each field of [`Calls`], in order.
-pub const SYMBOLS: [&CStr; 14] = [
+pub const SYMBOLS: [&CStr; 16] = [
     c"hipIpcGetMemHandle",
     c"hipIpcOpenMemHandle",
     c"hipIpcCloseMemHandle",
@@ -126,6 +138,8 @@ pub const SYMBOLS: [&CStr; 14] = [
     c"hipEventDestroy",
     c"hipEventRecord",
     c"hipEventQuery",
+    c"hipHostRegister",
+    c"hipHostUnregister",
 ];
 
 const _: () = assert!(size_of::<HipIpcMemHandle>() == 64);

@@ -18,6 +18,8 @@ pub mod status {
 
     /// `ZE_RESULT_SUCCESS`.
     pub const SUCCESS: Status = 0;
+    /// `ZE_RESULT_NOT_READY`: an event was not signalled.
+    pub const NOT_READY: Status = 1;
     /// `ZE_RESULT_ERROR_OUT_OF_HOST_MEMORY`.
     pub const OUT_OF_HOST_MEMORY: Status = 0x7000_0002;
     /// `ZE_RESULT_ERROR_OUT_OF_DEVICE_MEMORY`.
@@ -44,12 +46,22 @@ pub mod memory_type {
 pub const STRUCTURE_TYPE_CONTEXT_DESC: c_uint = 0xd;
 /// `ZE_STRUCTURE_TYPE_COMMAND_QUEUE_DESC`.
 pub const STRUCTURE_TYPE_COMMAND_QUEUE_DESC: c_uint = 0xe;
+/// `ZE_STRUCTURE_TYPE_EVENT_POOL_DESC`.
+pub const STRUCTURE_TYPE_EVENT_POOL_DESC: c_uint = 0x10;
+/// `ZE_STRUCTURE_TYPE_EVENT_DESC`.
+pub const STRUCTURE_TYPE_EVENT_DESC: c_uint = 0x11;
 /// `ZE_STRUCTURE_TYPE_DEVICE_MEM_ALLOC_DESC`.
 pub const STRUCTURE_TYPE_DEVICE_MEM_ALLOC_DESC: c_uint = 0x15;
 /// `ZE_STRUCTURE_TYPE_MEMORY_ALLOCATION_PROPERTIES`.
 pub const STRUCTURE_TYPE_MEMORY_ALLOCATION_PROPERTIES: c_uint = 0x17;
 /// `ZE_COMMAND_QUEUE_MODE_SYNCHRONOUS`: what is appended has ended when the call returns.
 pub const COMMAND_QUEUE_MODE_SYNCHRONOUS: c_uint = 1;
+/// `ZE_COMMAND_QUEUE_MODE_ASYNCHRONOUS`: what is appended goes on after the call.
+pub const COMMAND_QUEUE_MODE_ASYNCHRONOUS: c_uint = 2;
+/// `ZE_EVENT_POOL_FLAG_HOST_VISIBLE`: the host asks for its events.
+pub const EVENT_POOL_FLAG_HOST_VISIBLE: c_uint = 1;
+/// `ZE_EVENT_SCOPE_FLAG_HOST`: what was before an event is visible to the host.
+pub const EVENT_SCOPE_FLAG_HOST: c_uint = 4;
 /// `ZE_INIT_FLAG_GPU_ONLY`.
 pub const INIT_FLAG_GPU_ONLY: c_uint = 1;
 
@@ -74,6 +86,8 @@ opaque! {
     ZeCommandList
     /// `struct _ze_event_handle_t`.
     ZeEvent
+    /// `struct _ze_event_pool_handle_t`.
+    ZeEventPool
 }
 
 /// `ze_ipc_mem_handle_t`. It begins with a file descriptor of the process that made it.
@@ -110,10 +124,40 @@ pub struct ZeCommandQueueDesc {
     pub index: c_uint,
     /// None.
     pub flags: c_uint,
-    /// [`COMMAND_QUEUE_MODE_SYNCHRONOUS`].
+    /// [`COMMAND_QUEUE_MODE_SYNCHRONOUS`] or [`COMMAND_QUEUE_MODE_ASYNCHRONOUS`].
     pub mode: c_uint,
     /// 0 is normal.
     pub priority: c_uint,
+}
+
+/// `ze_event_pool_desc_t`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct ZeEventPoolDesc {
+    /// [`STRUCTURE_TYPE_EVENT_POOL_DESC`].
+    pub stype: c_uint,
+    /// Null.
+    pub next: *const c_void,
+    /// [`EVENT_POOL_FLAG_HOST_VISIBLE`].
+    pub flags: c_uint,
+    /// Events.
+    pub count: u32,
+}
+
+/// `ze_event_desc_t`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct ZeEventDesc {
+    /// [`STRUCTURE_TYPE_EVENT_DESC`].
+    pub stype: c_uint,
+    /// Null.
+    pub next: *const c_void,
+    /// Its place in the pool.
+    pub index: u32,
+    /// [`EVENT_SCOPE_FLAG_HOST`].
+    pub signal: c_uint,
+    /// The same of who waits.
+    pub wait: c_uint,
 }
 
 /// `ze_device_mem_alloc_desc_t`.
@@ -224,6 +268,38 @@ pub type CommandListAppendMemoryCopy = unsafe extern "C" fn(
     wait: *mut *mut ZeEvent,
 ) -> Status;
 
+/// `zeCommandListAppendBarrier`: behind all that was appended before.
+pub type CommandListAppendBarrier = unsafe extern "C" fn(
+    list: *mut ZeCommandList,
+    signal: *mut ZeEvent,
+    waits: u32,
+    wait: *mut *mut ZeEvent,
+) -> Status;
+/// `zeEventPoolCreate`.
+pub type EventPoolCreate = unsafe extern "C" fn(
+    context: *mut ZeContext,
+    desc: *const ZeEventPoolDesc,
+    count: u32,
+    devices: *mut *mut ZeDevice,
+    pool: *mut *mut ZeEventPool,
+) -> Status;
+/// `zeEventPoolDestroy`.
+pub type EventPoolDestroy = unsafe extern "C" fn(pool: *mut ZeEventPool) -> Status;
+/// `zeEventCreate`.
+pub type EventCreate = unsafe extern "C" fn(
+    pool: *mut ZeEventPool,
+    desc: *const ZeEventDesc,
+    event: *mut *mut ZeEvent,
+) -> Status;
+/// `zeEventDestroy`.
+pub type EventDestroy = unsafe extern "C" fn(event: *mut ZeEvent) -> Status;
+/// `zeEventHostReset`.
+pub type EventHostReset = unsafe extern "C" fn(event: *mut ZeEvent) -> Status;
+/// `zeEventQueryStatus`.
+pub type EventQueryStatus = unsafe extern "C" fn(event: *mut ZeEvent) -> Status;
+/// `zeEventHostSynchronize`.
+pub type EventHostSynchronize = unsafe extern "C" fn(event: *mut ZeEvent, timeout: u64) -> Status;
+
 /// The exported functions. A field is named as its function is, without `ze`.
 #[derive(Clone, Copy)]
 pub struct Calls {
@@ -255,16 +331,32 @@ pub struct Calls {
     pub mem_open_ipc_handle: MemOpenIpcHandle,
     /// Unmaps it.
     pub mem_close_ipc_handle: MemCloseIpcHandle,
-    /// A list of commands, each done when it is appended.
+    /// A list of commands, each begun when it is appended.
     pub command_list_create_immediate: CommandListCreateImmediate,
     /// Its end.
     pub command_list_destroy: CommandListDestroy,
     /// Copies.
     pub command_list_append_memory_copy: CommandListAppendMemoryCopy,
+    /// Signals an event behind all that was appended.
+    pub command_list_append_barrier: CommandListAppendBarrier,
+    /// Room for events.
+    pub event_pool_create: EventPoolCreate,
+    /// Its end.
+    pub event_pool_destroy: EventPoolDestroy,
+    /// An event.
+    pub event_create: EventCreate,
+    /// Its end.
+    pub event_destroy: EventDestroy,
+    /// It was not signalled any more.
+    pub event_host_reset: EventHostReset,
+    /// Whether it was signalled.
+    pub event_query_status: EventQueryStatus,
+    /// Waits until it is.
+    pub event_host_synchronize: EventHostSynchronize,
 }
 
 /// The symbol of each field of [`Calls`], in order.
-pub const SYMBOLS: [&CStr; 17] = [
+pub const SYMBOLS: [&CStr; 25] = [
     c"zeInit",
     c"zeDriverGet",
     c"zeDeviceGet",
@@ -282,12 +374,22 @@ pub const SYMBOLS: [&CStr; 17] = [
     c"zeCommandListCreateImmediate",
     c"zeCommandListDestroy",
     c"zeCommandListAppendMemoryCopy",
+    c"zeCommandListAppendBarrier",
+    c"zeEventPoolCreate",
+    c"zeEventPoolDestroy",
+    c"zeEventCreate",
+    c"zeEventDestroy",
+    c"zeEventHostReset",
+    c"zeEventQueryStatus",
+    c"zeEventHostSynchronize",
 ];
 
 const _: () = {
     assert!(size_of::<ZeIpcMemHandle>() == 64);
     assert!(size_of::<ZeContextDesc>() == 24);
     assert!(size_of::<ZeCommandQueueDesc>() == 40);
+    assert!(size_of::<ZeEventPoolDesc>() == 24);
+    assert!(size_of::<ZeEventDesc>() == 32);
     assert!(size_of::<ZeDeviceMemAllocDesc>() == 24);
     assert!(size_of::<ZeMemoryAllocationProperties>() == 40);
 };

@@ -38,7 +38,7 @@ pub(super) struct Arrival {
     /// Those under way, of a kind whose copies go on after they were begun. Nothing of it ends before they have.
     pub(super) batch: Option<CopyBatch>,
     /// What came of copies that could not be begun, while others of the batch are under way.
-    failed: Option<CopyError>,
+    pub(super) failed: Option<CopyError>,
 }
 
 /// What is to be done with its bytes.
@@ -133,7 +133,7 @@ impl<M: IpcMemory, S: OobStream> Node<M, S> {
     /// # Errors
     /// [`ReceiveError::Unknown`].
     pub fn refuse(&mut self, arrival: ArrivalId) -> Result<(), ReceiveError> {
-        let found = self.arrival_mut(arrival).filter(|one| one.job.is_none());
+        let found = self.arrival_mut(arrival).filter(|one| one.job.is_none() && one.batch.is_none());
         found.ok_or(ReceiveError::Unknown)?;
         self.answer(arrival, Outcome::Ended);
         Ok(())

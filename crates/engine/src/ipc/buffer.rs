@@ -158,48 +158,7 @@ impl Buffer {
         }
     }
 
-    /// Copies bytes of another process's memory to byte number `done` here and on.
-    pub(crate) fn get<M: IpcMemory>(
-        &self,
-        of: &M,
-        done: u64,
-        there: There<'_>,
-        len: u64,
-    ) -> Result<(), CopyError> {
-        self.each(there.rows, (done, len), |place, [here, away], len| {
-            let from = At::Open(there.mapped, there.at + away);
-            match place {
-                Place::Own(addr) => of.copy(from, To::Own(plus(*addr, here)), len as usize)?,
-                Place::Other(memory, at) => of.copy(from, To::Memory(memory, at + here), len as usize)?,
-            }
-            Ok(())
-        })
-    }
-
-    /// Copies bytes from byte number `done` here and on to another process's memory.
-    pub(crate) fn put<M: IpcMemory>(
-        &self,
-        of: &M,
-        done: u64,
-        there: There<'_>,
-        len: u64,
-    ) -> Result<(), CopyError> {
-        self.each(there.rows, (done, len), |place, [here, away], len| {
-            let away = there.at + away;
-            match place {
-                Place::Own(addr) => {
-                    let (from, to) = (At::Own(plus(*addr, here)), To::Open(there.mapped, away));
-                    of.copy(from, to, len as usize)?;
-                }
-                Place::Other(memory, at) => {
-                    of.fill(At::Open(there.mapped, away), memory, at + here, len as usize)?;
-                }
-            }
-            Ok(())
-        })
-    }
-
-    /// Begins to copy as [`Buffer::get`] copies, in a batch.
+    /// Begins to copy bytes of another process's memory to byte number `done` here and on, in a batch.
     #[inline]
     pub(crate) fn begin_get<M: IpcMemory>(
         &self,
@@ -219,7 +178,7 @@ impl Buffer {
         })
     }
 
-    /// Begins to copy as [`Buffer::put`] copies, in a batch.
+    /// Begins to copy bytes from byte number `done` here and on to another process's memory, in a batch.
     #[inline]
     pub(crate) fn begin_put<M: IpcMemory>(
         &self,
@@ -365,6 +324,38 @@ impl Buffer {
                 }
             }
             Ok(())
+        })
+    }
+
+    /// Begins to copy bytes, from byte number `done` on, to another buffer of this process, which is as long or longer, in a batch. What is of other memory at
+    /// both ends is copied at once.
+    ///
+    /// # Errors
+    /// [`CopyError`]; [`CopyError::Busy`] for a first copy only.
+    pub fn begin_copy<M: IpcMemory>(
+        &self,
+        of: &M,
+        batch: &mut Option<CopyBatch>,
+        into: &Self,
+        (done, len): (u64, u64),
+    ) -> Result<(), CopyError> {
+        let ((place, rows), (target, target_rows)) = (self.stands(), into.stands());
+        Runs::new([rows, target_rows], done, len).try_for_each(|([from, to], len)| match (place, target) {
+            (Place::Own(source), Place::Own(target)) => {
+                let (from, to) = (At::Own(plus(*source, from)), To::Own(plus(*target, to)));
+                of.begin_copy(batch, from, to, len as usize)
+            }
+            (Place::Own(source), Place::Other(memory, at)) => {
+                let (from, to) = (At::Own(plus(*source, from)), To::Memory(memory, at + to));
+                of.begin_copy(batch, from, to, len as usize)
+            }
+            (Place::Other(memory, at), Place::Own(target)) => {
+                of.begin_fill(batch, At::Own(plus(*target, to)), memory, at + from, len as usize)
+            }
+            (Place::Other(source, at), Place::Other(memory, into)) => {
+                let copied = memory.copy_from(into + to, source, at + from, len);
+                copied.map_err(|_| outside(*at + from, len))
+            }
         })
     }
 

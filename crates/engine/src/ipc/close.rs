@@ -6,6 +6,7 @@ use trunkline_proto::slots::SlotId;
 use trunkline_proto::time::Instant;
 use trunkline_proto::wire::ipc::{Message, Outcome};
 
+use super::arrival::Arrival;
 use super::{ArrivalId, Delivery, Leave, Neighbour, Node, Notice, OperationId, Receipt};
 
 impl<M: IpcMemory, S: OobStream> Node<M, S> {
@@ -34,7 +35,8 @@ impl<M: IpcMemory, S: OobStream> Node<M, S> {
     fn end_imports(&mut self, neighbour: Neighbour) {
         self.importer.end(neighbour.0);
         let Some(peer) = self.peers.get(neighbour) else { return };
-        let waiting = peer.arrivals.iter().filter(|(_, arrival)| arrival.job.is_none());
+        let waits = |arrival: &Arrival| arrival.job.is_none() && arrival.batch.is_none();
+        let waiting = peer.arrivals.iter().filter(|(_, arrival)| waits(arrival));
         for id in waiting.map(|(id, _)| id).collect::<Vec<SlotId>>() {
             self.answer(ArrivalId { from: neighbour, id }, Outcome::Ended);
         }

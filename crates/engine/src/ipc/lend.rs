@@ -2,7 +2,7 @@
 //! it is pinned at both ends meanwhile, so nothing asks it back, and it begins to go when it is taken back.
 
 use trunkline_fabric::OobStream;
-use trunkline_mem::ipc::{CopyError, IpcMemory};
+use trunkline_mem::ipc::{CopyBatch, CopyError, IpcMemory};
 use trunkline_proto::ipc::exporter::State;
 use trunkline_proto::ipc::importer::Resolved;
 use trunkline_proto::tagged::Rows;
@@ -81,20 +81,22 @@ impl<M: IpcMemory, S: OobStream> Node<M, S> {
         Borrowed::Not
     }
 
-    /// Copies bytes of that buffer, from its byte number `done` on, to that spot of what a neighbour lends, which is mapped; they are the bytes number
-    /// `done` and on of the spot, too.
+    /// Begins to copy bytes of that buffer, from its byte number `done` on, to that spot of what a neighbour lends, which is mapped; they are the bytes
+    /// number `done` and on of the spot, too. One copy of a loan is under way at a time: [`Node::has_copied`] polls for its end.
     ///
     /// # Errors
-    /// [`CopyError`].
+    /// [`CopyError`]: nothing is under way. [`CopyError::Busy`]: try again, after [`Node::progress`].
     #[inline]
     pub fn put(
-        &self,
+        &mut self,
         lent: ArrivalId,
         to: Spot,
         from: &Buffer,
         (done, len): (u64, u64),
     ) -> Result<(), CopyError> {
-        from.put(&self.memory, done, self.there(lent, to, done + len)?, len)
+        let (there, mut batch) = (self.there(lent, to, done + len)?, None);
+        let begun = from.begin_put(&self.memory, &mut batch, done, there, len);
+        self.begin_loan_copy(lent, batch, begun)
     }
 
     /// The same the other way round.
@@ -103,13 +105,52 @@ impl<M: IpcMemory, S: OobStream> Node<M, S> {
     /// [`CopyError`].
     #[inline]
     pub fn get(
-        &self,
+        &mut self,
         lent: ArrivalId,
         from: Spot,
         into: &Buffer,
         (done, len): (u64, u64),
     ) -> Result<(), CopyError> {
-        into.get(&self.memory, done, self.there(lent, from, done + len)?, len)
+        let (there, mut batch) = (self.there(lent, from, done + len)?, None);
+        let begun = into.begin_get(&self.memory, &mut batch, done, there, len);
+        self.begin_loan_copy(lent, batch, begun)
+    }
+
+    /// What is under way of a loan keeps its neighbour's memory mapped, also when the neighbour is gone.
+    fn begin_loan_copy(
+        &mut self,
+        lent: ArrivalId,
+        batch: Option<CopyBatch>,
+        begun: Result<(), CopyError>,
+    ) -> Result<(), CopyError> {
+        let Some(batch) = batch.filter(|_| !self.mutant.is("ipc-node-forgets-loan-copies")) else {
+            return begun;
+        };
+        if let Some(one) = self.peers.get_mut(lent.from).and_then(|peer| peer.arrivals.get_mut(lent.id)) {
+            (one.batch, one.failed) = (Some(batch), begun.err());
+        }
+        Ok(())
+    }
+
+    /// Whether the copy of a loan that was begun last has ended. Never waits.
+    ///
+    /// # Errors
+    /// [`CopyError`]: the copy has failed; what is there has no meaning.
+    pub fn has_copied(&mut self, lent: ArrivalId) -> Result<bool, CopyError> {
+        let Some(peer) = self.peers.get_mut(lent.from) else { return Ok(true) };
+        let ends = peer.heard_bye || self.until.is_some();
+        let Some(one) = peer.arrivals.get_mut(lent.id) else { return Ok(true) };
+        let Some(batch) = &one.batch else { return Ok(true) };
+        let ended = self.memory.has_ended(batch);
+        if ended == Ok(false) {
+            return ended;
+        }
+        one.batch = None;
+        let failed = one.failed.take();
+        if ends {
+            self.answer(lent, Outcome::Ended);
+        }
+        failed.map_or(ended, Err)
     }
 
     /// Where so many bytes of a spot are.

@@ -244,7 +244,6 @@ impl<R: Rail> Context<R> {
         let register = |heap: &Option<HeapMemory>| {
             heap.as_ref().map(|heap| Heap::new(&registrars, heap, Access::LOCAL)).transpose()
         };
-        let learned = heaps.learned;
         let heaps = heaps.own.iter().map(register).collect::<Result<_, _>>()?;
         let (arrives, write_data, inline_max, message_max) = caps_of(&rails);
         let places = !arrives && rails.iter().all(|rail| rail.caps().placed_writes);
@@ -257,7 +256,7 @@ impl<R: Rail> Context<R> {
             generation,
             rails,
             heaps,
-            learned,
+            learned: HashMap::new(),
             ledger,
             peers: Vec::new(),
             known: HashMap::new(),

@@ -19,6 +19,11 @@ pub trait Cells: fmt::Debug + Send + Sync {
     /// Changes it, and makes that visible to the device. Whether it was.
     fn store(&self, offset: u64, width: Width, value: u64) -> bool;
 
+    /// Changes words of eight bytes, each visible to the device before the next. Whether all were.
+    fn store_all(&self, words: &[(u64, u64)]) -> bool {
+        words.iter().all(|(offset, value)| self.store(*offset, Width::Eight, *value))
+    }
+
     /// Changes it as `f` says, if it says anything: what it was. Nobody else of this process changes it meanwhile.
     fn update(&self, offset: u64, width: Width, f: &dyn Fn(u64) -> Option<u64>) -> Option<u64> {
         let old = self.load(offset, width)?;

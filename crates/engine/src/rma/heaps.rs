@@ -13,12 +13,14 @@ use crate::rma::heap::{Heap, HeapMemory, RailRegistrars};
 use crate::rma::job::{Job, Member, UNMET};
 use crate::rma::place::Place;
 
-/// The heaps that there are, by number, and what was told of those of others, by their rail.
+/// The heaps that there are, by number. Changed by the owner of [`Job::made`](Job) alone, and never held over a registration.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Heaps {
     pub(super) own: Vec<Option<HeapMemory>>,
-    pub(super) learned: HashMap<(Member, u8), Vec<Told>>,
 }
+
+/// What was told of the heaps of others, by their rail.
+pub(super) type LearnedHeaps = HashMap<(Member, u8), Vec<Told>>;
 
 impl<F: Fabric, H: Host> Job<F, H> {
     /// Adds a heap: memory that others reach, by its number, which is the lowest that is free. After [`Job::meet`].
@@ -35,8 +37,10 @@ impl<F: Fabric, H: Host> Job<F, H> {
         let memory = memory.into();
         // No context is made meanwhile.
         let _made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut heaps = self.heaps.lock().unwrap_or_else(PoisonError::into_inner);
-        let at = heaps.own.iter().position(Option::is_none).unwrap_or(heaps.own.len());
+        let at = {
+            let heaps = self.heaps.lock().unwrap_or_else(PoisonError::into_inner);
+            heaps.own.iter().position(Option::is_none).unwrap_or(heaps.own.len())
+        };
         let exhausted = RmaError::Exhausted { what: "heaps", limit: RMA_HEAPS_MAX };
         let number = u8::try_from(at).map_err(|_| exhausted)?;
         let rails = match self.service.claim().as_ref() {
@@ -50,6 +54,7 @@ impl<F: Fabric, H: Host> Job<F, H> {
         if let Some(service) = self.service.claim().as_mut() {
             put_at(service.heaps_mut(), at, Some(served));
         }
+        let mut heaps = self.heaps.lock().unwrap_or_else(PoisonError::into_inner);
         put_at(&mut heaps.own, at, Some(memory));
         Ok(number)
     }
@@ -129,8 +134,8 @@ impl<F: Fabric, H: Host> Job<F, H> {
         Ok((0..service.rails().len()).filter_map(|rail| heap.told(rail)).collect())
     }
 
-    /// What a member has told of a heap of its own ([`Job::told`]): from now on it is meant by that number. Waits as
-    /// [`Job::add_heap`] does.
+    /// What a member has told of a heap of its own ([`Job::told`]): from now on it is meant by that number. Waits for threads that use a
+    /// context right now, a turn each, and for no registration.
     ///
     /// # Errors
     /// [`RmaError::Argument`]: there is no such member, or it has told of another number of rails than it has.
@@ -140,15 +145,28 @@ impl<F: Fabric, H: Host> Job<F, H> {
         if told.len() != usize::from(card.rails) {
             return Err(RmaError::Argument("what is told of a heap does not fit the rails of its member"));
         }
-        let _made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut heaps = self.heaps.lock().unwrap_or_else(PoisonError::into_inner);
-        heaps.learned.insert((member, number), told.to_vec());
+        let _made = self
+            .mutant()
+            .is("job-learns-behind-registrations")
+            .then(|| self.made.lock().unwrap_or_else(PoisonError::into_inner));
+        let mut learned = self.learned.lock().unwrap_or_else(PoisonError::into_inner);
+        learned.insert((member, number), told.to_vec());
         for place in self.contexts.iter().filter_map(OnceLock::get) {
             if let Some(context) = place.claim().as_mut() {
                 context.learn(member, number, told);
             }
         }
         Ok(())
+    }
+
+    /// A context that is new learns what was told so far. What is told from now on finds it in its place.
+    pub(super) fn learn_all(&self, place: &Place<F::Rail>) {
+        let learned = self.learned.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(context) =
+            place.claim().as_mut().filter(|_| !self.mutant().is("job-contexts-learn-nothing"))
+        {
+            learned.iter().for_each(|((member, number), told)| context.learn(*member, *number, told));
+        }
     }
 }
 

@@ -20,7 +20,7 @@ use crate::member_key::MemberKey;
 use crate::rma::context::{ANSWERS_MAX, Context, ContextId, Fetch, Local, Source};
 use crate::rma::desk::Desk;
 use crate::rma::error::RmaError;
-use crate::rma::heaps::Heaps;
+use crate::rma::heaps::{Heaps, LearnedHeaps};
 use crate::rma::native::Native;
 use crate::rma::place::{Place, named};
 use crate::rma::service::{RECEIVES_MAX, Service, arm_rails};
@@ -63,6 +63,7 @@ pub struct Job<F: Fabric, H: Host> {
     pub(super) key: MemberKey,
     pub(super) me: OnceLock<(Member, Vec<Card>)>,
     pub(super) heaps: Mutex<Heaps>,
+    pub(super) learned: Mutex<LearnedHeaps>,
     pub(super) desk: Lane<Desk<H>>,
     /// Nothing before the members are known.
     pub(super) service: Lane<Option<Service<F::Rail>>>,
@@ -89,6 +90,7 @@ impl<F: Fabric, H: Host> Job<F, H> {
             key,
             me: OnceLock::new(),
             heaps: Mutex::default(),
+            learned: Mutex::default(),
             desk: Lane::new(Desk::new(streams), mutant),
             service: Lane::new(None, mutant),
             contexts: std::iter::repeat_with(OnceLock::new).take(RMA_STREAMS_MAX).collect(),
@@ -165,7 +167,9 @@ impl<F: Fabric, H: Host> Job<F, H> {
             context.native = Some(Native::new(&context.rails[0])?);
         }
         // Nobody else takes this place: it is held.
-        *self.contexts[at].get_or_init(|| Place::new(mutant)).claim() = Some(context);
+        let place = self.contexts[at].get_or_init(|| Place::new(mutant));
+        *place.claim() = Some(context);
+        self.learn_all(place);
         made.uses = made.uses.wrapping_add(1);
         if made.free.pop().is_none() {
             made.places += 1;

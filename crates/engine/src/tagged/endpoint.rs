@@ -14,7 +14,7 @@ use trunkline_proto::wire::tagged::{Answer, Inbox};
 
 use super::peer::{Inward, Outward, Peer, PeerId};
 use super::receive::Kept;
-use super::request::{Failed, Request, RequestId, Sending};
+use super::request::{Failed, Got, Receiving, Request, RequestId, Sending};
 use super::ring::NeverThere;
 use super::shown::Shown;
 use super::staging::AbandonedCopies;
@@ -118,6 +118,8 @@ pub struct Endpoint<M, S> {
     pub(super) timed: usize,
     /// Pieces that are copied out of inboxes.
     pub(super) unstaging: usize,
+    /// Short messages that are copied into rings, and out of them or from where they are kept.
+    pub(super) eager_copies: usize,
     /// Peers that are gone, and are told as gone behind those copies.
     pub(super) deferred: Vec<(Neighbour, Leave)>,
     pub(super) abandoned: Vec<AbandonedCopies>,
@@ -151,6 +153,7 @@ impl<M: IpcMemory, S: OobStream> Endpoint<M, S> {
             everything,
             timed: 0,
             unstaging: 0,
+            eager_copies: 0,
             deferred: Vec::new(),
             abandoned: Vec::new(),
             listen: now,
@@ -178,6 +181,8 @@ impl<M: IpcMemory, S: OobStream> Endpoint<M, S> {
             pieces: VecDeque::new(),
             staging: VecDeque::new(),
             unstaging: VecDeque::new(),
+            eager_send: None,
+            eager_receives: VecDeque::new(),
             pins,
             learned: None,
         });
@@ -195,6 +200,9 @@ impl<M: IpcMemory, S: OobStream> Endpoint<M, S> {
             moved |= self.read_messages(id);
             moved |= self.read_answers(id);
             moved |= self.send_pieces(id);
+        }
+        if self.eager_copies > 0 {
+            moved |= self.end_eager_copies();
         }
         if self.timed > 0 {
             self.look_at_stages();
@@ -376,7 +384,6 @@ impl<M: IpcMemory, S: OobStream> Endpoint<M, S> {
         if is_copied && !self.mutant.is("tagged-gives-back-under-copies") {
             return self.deferred.push((neighbour, why));
         }
-        self.abandon_copies(id);
         if let Some(peer) = self.peers.get_mut(id.0 as usize) {
             (peer.gone, peer.outbox) = (true, None);
             peer.unsaid.clear();
@@ -385,9 +392,12 @@ impl<M: IpcMemory, S: OobStream> Endpoint<M, S> {
         self.unlearn(id);
         self.greeted.retain(|(of, _)| *of != neighbour);
         while self.read_message(id) {}
+        self.abandon_copies(id);
         let with = |request: &Request| match request {
             _ if self.mutant.is("tagged-forgets-the-dead") => false,
             Request::Send(Sending { peer, .. }) => *peer == id,
+            // All of its message is here.
+            Request::Receive(Receiving { way: Got::Eager(_), .. }) => false,
             Request::Receive(receive) => receive.way.peer() == Some(id),
             Request::Ended(_) => false,
         };

@@ -83,13 +83,19 @@ impl<M: IpcMemory, S: OobStream> Endpoint<M, S> {
         }
     }
 
-    /// Copies bytes of a buffer, from its byte number `done` on, to that spot of what a peer lends, which is mapped; they are the bytes number `done`
-    /// and on of the spot, too.
+    /// Begins to copy bytes of a buffer, from its byte number `done` on, to that spot of what a peer lends, which is mapped; they are the bytes number
+    /// `done` and on of the spot, too. One copy of a loan is under way at a time: [`Endpoint::has_copied`] polls for its end.
     ///
     /// # Errors
-    /// [`CopyError`].
+    /// [`CopyError`]: nothing is under way. [`CopyError::Busy`]: try again, after [`Endpoint::progress`].
     #[inline]
-    pub fn put(&self, loan: Loan, to: Spot, from: &Buffer, (done, len): (u64, u64)) -> Result<(), CopyError> {
+    pub fn put(
+        &mut self,
+        loan: Loan,
+        to: Spot,
+        from: &Buffer,
+        (done, len): (u64, u64),
+    ) -> Result<(), CopyError> {
         match loan.0 {
             Side::Taken(arrival) => self.node.put(arrival, to, from, (done, len)),
             Side::Given(_) => Err(CopyError::Closed),
@@ -102,7 +108,7 @@ impl<M: IpcMemory, S: OobStream> Endpoint<M, S> {
     /// [`CopyError`].
     #[inline]
     pub fn get(
-        &self,
+        &mut self,
         loan: Loan,
         from: Spot,
         into: &Buffer,
@@ -110,6 +116,18 @@ impl<M: IpcMemory, S: OobStream> Endpoint<M, S> {
     ) -> Result<(), CopyError> {
         match loan.0 {
             Side::Taken(arrival) => self.node.get(arrival, from, into, (done, len)),
+            Side::Given(_) => Err(CopyError::Closed),
+        }
+    }
+
+    /// Whether the copy of a loan that was begun last has ended: its bytes are there. Never waits.
+    ///
+    /// # Errors
+    /// [`CopyError`]: the copy has failed; what is there has no meaning.
+    #[inline]
+    pub fn has_copied(&mut self, loan: Loan) -> Result<bool, CopyError> {
+        match loan.0 {
+            Side::Taken(arrival) => self.node.has_copied(arrival),
             Side::Given(_) => Err(CopyError::Closed),
         }
     }

@@ -7,6 +7,8 @@
 //!
 //! A driver that does not export, map or copy costs one message a staged copy, and is counted ([`Counts::fallbacks`]); it never fails it.
 
+mod ahead;
+mod eager;
 mod endpoint;
 mod learned;
 mod lend;

@@ -9,6 +9,7 @@ use trunkline_proto::slots::SlotId;
 use trunkline_proto::tagged::Stage;
 use trunkline_proto::wire::tagged::{ANSWERS_AT, Answer, Inbox, MESSAGES_AT, RINGS_AT, SAID_AT, STAGE_AT};
 
+use super::eager::{EagerReceive, EagerSend};
 use super::learned::Learned;
 use super::ring::{NeverThere, Place, Reader, Writer};
 use super::staging::StagedPiece;
@@ -42,6 +43,10 @@ pub(super) struct Peer {
     /// Copies of pieces into its stage, and out of its inbox here, that are under way; the earliest first.
     pub(super) staging: VecDeque<StagedPiece>,
     pub(super) unstaging: VecDeque<StagedPiece>,
+    /// A short message whose copy into its ring is under way: nothing else is sent to it before that has ended.
+    pub(super) eager_send: Option<EagerSend>,
+    /// Short messages of it whose copies into their receives' memory are under way, or wait for that; in the order in which they came.
+    pub(super) eager_receives: VecDeque<EagerReceive>,
     /// Its inbox here, and where it reads, as they are pinned for those copies.
     pub(super) pins: [Option<StagePin>; 2],
     /// What was learned of long messages to it; `None` until there is one.

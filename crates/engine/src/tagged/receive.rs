@@ -8,6 +8,8 @@ use trunkline_proto::tagged::{Pattern, Reach, Reply, Rows, Way, answer};
 use trunkline_proto::wire::ipc::{Name, Outcome, Reference};
 use trunkline_proto::wire::tagged::{Answer, Message};
 
+use super::ahead::is_copied_ahead;
+use super::eager::EagerSource;
 use super::endpoint::Endpoint;
 use super::peer::PeerId;
 use super::request::{Failed, Got, Matched, Receiving, Request, RequestId};
@@ -160,6 +162,15 @@ impl<M: IpcMemory, S: OobStream> Endpoint<M, S> {
             Kept::Eager(bytes) => {
                 let matched = of(bytes.len() as u64, SlotId::from_bits(0));
                 let part = bytes.get(..matched.want as usize).unwrap_or_default();
+                if !part.is_empty() && is_copied_ahead(self.node.memory(), &into, self.mutant) {
+                    let kept = Memory::heap(part.len());
+                    // It has as many bytes.
+                    let _ = kept.write(0, part);
+                    self.give_back(bytes);
+                    self.set(id, Receiving { buffer: into, way: Got::Eager(matched) });
+                    self.take_eager_ahead(id, matched, EagerSource::Kept(kept));
+                    return Ok(RequestId(id));
+                }
                 let written = if part.is_empty() { Ok(()) } else { into.write(self.node.memory(), 0, part) };
                 self.give_back(bytes);
                 self.end(id, written.map_err(Failed::from).and_then(|()| matched.end()));
@@ -237,12 +248,17 @@ impl<M: IpcMemory, S: OobStream> Endpoint<M, S> {
             Message::Eager { tag, len } => {
                 let len = u64::from(len);
                 let want = len.min(room);
+                let matched = Matched { peer, tag, len, want, request: SlotId::from_bits(0) };
                 let (node, buffer) = (&self.node, &receiving.buffer);
+                if want > 0 && is_copied_ahead(node.memory(), buffer, self.mutant) {
+                    let position = self.peers.get(peer.0 as usize).map(|of| of.inbox.messages.position());
+                    let source = EagerSource::Ring(position.unwrap_or(0));
+                    return self.take_eager_ahead(id, matched, source);
+                }
                 let Some(from) = self.peers.get(peer.0 as usize) else { return };
                 let take =
                     |offset, from: (&Memory, u64), part| buffer.unstage(node.memory(), offset, from, part);
                 let taken: Result<(), CopyError> = from.inbox.messages.bytes(want, take);
-                let matched = Matched { peer, tag, len, want, request: SlotId::from_bits(0) };
                 self.end(id, taken.map_err(Failed::from).and_then(|()| matched.end()));
             }
             Message::Ready { tag, request, len, pieces } => {

@@ -72,6 +72,8 @@ pub(super) struct Sending {
 /// How far it got.
 #[derive(Debug)]
 pub(super) enum Sent {
+    /// It is short, and is copied into the peer's ring.
+    Eager,
     /// The peer was told of it; and, if `pieces`, that it is to go in pieces.
     Ready {
         /// The wish.
@@ -122,6 +124,8 @@ pub(super) enum Got {
     Offered(Matched, OperationId),
     /// It comes in pieces; so many bytes are there.
     Pieces(Matched, u64),
+    /// It is short and has come, and is copied from where it came to. It ends by itself, whatever becomes of its sender.
+    Eager(Matched),
 }
 
 /// The message that a receive is for.
@@ -154,7 +158,7 @@ impl Got {
     pub(super) const fn peer(&self) -> Option<PeerId> {
         match self {
             Self::Posted(_) => None,
-            Self::Copying(of) | Self::Offered(of, _) | Self::Pieces(of, _) => Some(of.peer),
+            Self::Copying(of) | Self::Eager(of) | Self::Offered(of, _) | Self::Pieces(of, _) => Some(of.peer),
         }
     }
 }

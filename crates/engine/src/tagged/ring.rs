@@ -88,6 +88,22 @@ impl Writer {
         &mut self,
         words: &[u64; WORDS],
         (len, cells): (u64, u64),
+        fill: impl FnMut(u64, (&Memory, u64), u64) -> Result<(), E>,
+    ) -> Result<(), E> {
+        self.fill_eager(len, fill)?;
+        self.publish_eager(words, cells);
+        Ok(())
+    }
+
+    /// Has `fill` copy the bytes of the next frame, as [`Writer::push_eager`] does. Nothing else is written before [`Writer::publish_eager`] publishes the
+    /// frame, or [`Writer::spoil_eager`] gives it up.
+    ///
+    /// # Errors
+    /// As `fill`.
+    #[inline]
+    pub(super) fn fill_eager<E>(
+        &self,
+        len: u64,
         mut fill: impl FnMut(u64, (&Memory, u64), u64) -> Result<(), E>,
     ) -> Result<(), E> {
         let (begin, first) = self.place.bytes(self.head, len);
@@ -97,9 +113,19 @@ impl Writer {
         if first < len {
             fill(first, (&self.memory, self.place.at), len - first)?;
         }
+        Ok(())
+    }
+
+    /// Publishes the eager frame whose bytes are in place.
+    #[inline]
+    pub(super) fn publish_eager(&mut self, words: &[u64; WORDS], cells: u64) {
         let _ = self.memory.store(self.place.cell(self.head) + 8, words[1]);
         self.publish(words[0], cells);
-        Ok(())
+    }
+
+    /// The bytes of the next frame are not published: cells behind its first one may contain some of them, where zeros were.
+    pub(super) fn spoil_eager(&mut self) {
+        self.clean = self.clean.min(self.head + 1);
     }
 
     #[inline]
@@ -125,11 +151,13 @@ pub(super) struct Reader {
     place: Place,
     next: u64,
     published: u64,
+    /// Cells from here on are still read, though frames behind them may be done with.
+    kept: Option<u64>,
 }
 
 impl Reader {
     pub(super) const fn new(memory: Memory, place: Place) -> Self {
-        Self { memory, place, next: 0, published: 0 }
+        Self { memory, place, next: 0, published: 0, kept: None }
     }
 
     /// The first cell of the next frame, if there is one.
@@ -142,6 +170,12 @@ impl Reader {
         self.memory.load_row(at).ok()
     }
 
+    /// Where the next frame stands.
+    #[inline]
+    pub(super) const fn position(&self) -> u64 {
+        self.next
+    }
+
     /// Hands the bytes of the eager message that stands next to `take`, in one part or two: an offset in the message, where they are, and how many.
     ///
     /// # Errors
@@ -150,9 +184,23 @@ impl Reader {
     pub(super) fn bytes<E>(
         &self,
         len: u64,
+        take: impl FnMut(u64, (&Memory, u64), u64) -> Result<(), E>,
+    ) -> Result<(), E> {
+        self.bytes_at(self.next, len, take)
+    }
+
+    /// The same of the eager message whose frame stands at `position`, which is kept ([`Reader::keep_from`]).
+    ///
+    /// # Errors
+    /// As `take`.
+    #[inline]
+    pub(super) fn bytes_at<E>(
+        &self,
+        position: u64,
+        len: u64,
         mut take: impl FnMut(u64, (&Memory, u64), u64) -> Result<(), E>,
     ) -> Result<(), E> {
-        let (begin, first) = self.place.bytes(self.next, len);
+        let (begin, first) = self.place.bytes(position, len);
         if len > 0 {
             take(0, (&self.memory, begin), first)?;
         }
@@ -166,9 +214,21 @@ impl Reader {
     #[inline]
     pub(super) fn consume(&mut self, cells: u64) {
         self.next += cells;
-        if self.next - self.published >= self.place.cells / 8 {
-            let _ = self.memory.store(self.place.consumed_at, self.next);
-            self.published = self.next;
+        self.give_back();
+    }
+
+    /// Keeps cells from the frame at that position on, also those that are consumed. `None`: keeps none.
+    pub(super) fn keep_from(&mut self, position: Option<u64>) {
+        self.kept = position;
+        self.give_back();
+    }
+
+    #[inline]
+    fn give_back(&mut self) {
+        let done = self.kept.unwrap_or(self.next);
+        if done - self.published >= self.place.cells / 8 {
+            let _ = self.memory.store(self.place.consumed_at, done);
+            self.published = done;
         }
     }
 
@@ -260,6 +320,37 @@ mod tests {
             (None, Ok(true)),
             "the writer knows of at least 7 of 8"
         );
+    }
+
+    #[test]
+    fn kept_frames_are_given_back_behind_their_copies() {
+        let (mut writer, mut reader) = ring();
+        (0..16).for_each(|_| writer.push(&Message::Eager { tag: 3, len: 0 }.to_words()));
+        reader.consume(1);
+        let kept = reader.position();
+        reader.keep_from(Some(kept));
+        (1..16).for_each(|_| reader.consume(1));
+        assert_eq!(writer.has_room(48), Ok(false), "the second frame is still read");
+        reader.keep_from(None);
+        assert_eq!(writer.has_room(48), Ok(true));
+    }
+
+    #[test]
+    fn bytes_that_were_given_up_are_no_frame() {
+        let (mut writer, mut reader) = ring();
+        let fill = |_: u64, (memory, at): (&Memory, u64), len: u64| {
+            memory.write(at, &vec![1; len as usize]).map_err(|_| ())
+        };
+        for _ in 0..200 {
+            eager(&mut writer, &lookalike(300));
+            assert_eq!(take(&mut reader), Some(lookalike(300)));
+            writer.fill_eager(200, fill).unwrap();
+            writer.spoil_eager();
+            assert_eq!(take(&mut reader), None);
+            eager(&mut writer, &[]);
+            assert_eq!(take(&mut reader), Some(Vec::new()));
+            assert_eq!(take(&mut reader), None, "what was given up is no frame");
+        }
     }
 
     #[test]

@@ -7,6 +7,7 @@ use trunkline_proto::tagged::{Choice, Method, Reach, Rows, Way, is_eager};
 use trunkline_proto::wire::ipc::{Outcome, Reference};
 use trunkline_proto::wire::tagged::{Answer, Message};
 
+use super::ahead::is_copied_ahead;
 use super::endpoint::Endpoint;
 use super::learned::Fate;
 use super::peer::PeerId;
@@ -59,11 +60,15 @@ impl<M: IpcMemory, S: OobStream> Endpoint<M, S> {
             };
             let peer =
                 self.peers.get_mut(to.0 as usize).filter(|peer| !peer.gone).ok_or(SendRefused::Gone)?;
-            let Some(outbox) = &mut peer.outbox else { return Ok(Begun::Busy) };
+            let is_blocked = peer.eager_send.is_some();
+            let Some(outbox) = peer.outbox.as_mut().filter(|_| !is_blocked) else { return Ok(Begun::Busy) };
             let message = Message::Eager { tag, len: len as u32 };
             let cells = message.cells();
             if cells <= outbox.eager_cells() {
                 return match outbox.messages.has_room(cells) {
+                    Ok(true) if is_copied_ahead(node.memory(), buffer, self.mutant) => {
+                        self.send_eager_ahead(to, tag, buffer)
+                    }
                     Ok(true) => {
                         outbox.messages.push_eager(&message.to_words(), (len, cells), fill)?;
                         self.counts.eager += 1;
@@ -128,7 +133,8 @@ impl<M: IpcMemory, S: OobStream> Endpoint<M, S> {
             return Err(SendRefused::Outside);
         }
         let peer = self.peers.get_mut(to.0 as usize).filter(|peer| !peer.gone).ok_or(SendRefused::Gone)?;
-        let Some(outbox) = &mut peer.outbox else { return Ok(Begun::Busy) };
+        let is_blocked = peer.eager_send.is_some();
+        let Some(outbox) = peer.outbox.as_mut().filter(|_| !is_blocked) else { return Ok(Begun::Busy) };
         let message = Message::Eager { tag, len: len as u32 };
         let cells = message.cells();
         if cells > outbox.eager_cells() {
@@ -161,7 +167,9 @@ impl<M: IpcMemory, S: OobStream> Endpoint<M, S> {
     ) -> Result<Begun, SendRefused> {
         let peer = self.peers.get_mut(to.0 as usize).filter(|peer| !peer.gone).ok_or(SendRefused::Gone)?;
         let neighbour = peer.neighbour;
-        let Some(outbox) = &mut peer.outbox else { return Ok(Begun::Busy) };
+        let overtakes = self.mutant.is("tagged-overtakes-short-copies");
+        let is_blocked = peer.eager_send.is_some() && !overtakes;
+        let Some(outbox) = peer.outbox.as_mut().filter(|_| !is_blocked) else { return Ok(Begun::Busy) };
         match outbox.messages.has_room(1) {
             Ok(true) if self.requests.len() < self.requests.capacity() => {}
             Ok(_) => return Ok(Begun::Busy),
@@ -225,7 +233,7 @@ impl<M: IpcMemory, S: OobStream> Endpoint<M, S> {
         let (operation, unshared) = match sending.way {
             Sent::Ready { unshared, .. } => (None, unshared || unmapped),
             Sent::Referred { operation, .. } => (Some(operation), true),
-            Sent::Placing { .. } | Sent::Pieces { .. } => return,
+            Sent::Eager | Sent::Placing { .. } | Sent::Pieces { .. } => return,
         };
         if sending.peer != from || want > sending.buffer.len() {
             return self.broken(from);
@@ -260,7 +268,7 @@ impl<M: IpcMemory, S: OobStream> Endpoint<M, S> {
             Sent::Referred { operation, offer: true } => Some(*operation),
             // It wished for something else.
             Sent::Ready { .. } | Sent::Referred { offer: false, .. } => return self.broken(from),
-            Sent::Placing { .. } | Sent::Pieces { .. } => return,
+            Sent::Eager | Sent::Placing { .. } | Sent::Pieces { .. } => return,
         };
         let (want, buffer) = (rows.whole_in(to.part.len()), buffer.clone());
         if *peer != from || want > buffer.len() {
@@ -331,7 +339,7 @@ impl<M: IpcMemory, S: OobStream> Endpoint<M, S> {
             _ if *peer != from => return,
             Sent::Ready { .. } => None,
             Sent::Referred { operation, .. } => Some(*operation),
-            Sent::Placing { .. } | Sent::Pieces { .. } => return,
+            Sent::Eager | Sent::Placing { .. } | Sent::Pieces { .. } => return,
         };
         let fate = if outcome == Outcome::Copied { Fate::Came } else { Fate::Other };
         self.learn(from, request, fate);

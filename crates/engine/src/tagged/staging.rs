@@ -2,12 +2,13 @@
 //! told, or its place given back, behind its copy and in the order of places; and no message ends while a copy from or to its memory is under way.
 
 use trunkline_fabric::OobStream;
-use trunkline_mem::ipc::{CopyBatch, CopyError, IpcMemory, StagePin};
+use trunkline_mem::ipc::{CopyBatch, IpcMemory, StagePin};
 use trunkline_proto::slots::SlotId;
 use trunkline_proto::tagged::Piece;
 use trunkline_proto::wire::ipc::Outcome;
 use trunkline_proto::wire::tagged::Answer;
 
+use super::ahead::CopyAhead;
 use super::endpoint::Endpoint;
 use super::learned::Fate;
 use super::peer::PeerId;
@@ -24,16 +25,7 @@ pub(super) struct StagedPiece {
     /// Where in its buffer.
     from: u64,
     piece: Piece,
-    copy: PieceCopy,
-    failed: Option<Failed>,
-}
-
-#[derive(Debug)]
-enum PieceCopy {
-    /// There was no place among those under way.
-    Waiting,
-    UnderWay(CopyBatch),
-    Ended,
+    copy: CopyAhead,
 }
 
 /// Copies of messages to a peer that is gone: asked for until they have ended, and what they go through stays pinned.
@@ -44,36 +36,8 @@ pub(super) struct AbandonedCopies {
 }
 
 impl StagedPiece {
-    fn new(request: SlotId, from: u64, piece: Piece) -> Self {
-        Self { request, from, piece, copy: PieceCopy::Waiting, failed: None }
-    }
-
-    /// Begins its copy if it has not begun, and asks for its end; whether it has ended.
-    fn go_on<M: IpcMemory>(
-        &mut self,
-        memory: &M,
-        begin: impl FnOnce(&mut Option<CopyBatch>) -> Result<(), CopyError>,
-        early: bool,
-    ) -> bool {
-        if matches!(self.copy, PieceCopy::Waiting) {
-            let mut batch = None;
-            // What failed before has nothing more to copy.
-            let begun = if self.failed.is_some() { Ok(()) } else { begin(&mut batch) };
-            if begun == Err(CopyError::Busy) && batch.is_none() {
-                return false;
-            }
-            self.failed = self.failed.take().or(begun.err().map(Failed::from));
-            self.copy = batch.map_or(PieceCopy::Ended, PieceCopy::UnderWay);
-        }
-        if let PieceCopy::UnderWay(batch) = &self.copy {
-            match memory.has_ended(batch) {
-                Ok(false) if !early => return false,
-                Ok(_) => {}
-                Err(error) => self.failed = self.failed.take().or(Some(error.into())),
-            }
-            self.copy = PieceCopy::Ended;
-        }
-        true
+    const fn new(request: SlotId, from: u64, piece: Piece) -> Self {
+        Self { request, from, piece, copy: CopyAhead::new() }
     }
 }
 
@@ -91,7 +55,7 @@ impl<M: IpcMemory, S: OobStream> Endpoint<M, S> {
             return Piecewise::Over;
         };
         let under_way = peer.staging.len();
-        let fails = peer.staging.iter().any(|piece| piece.failed.is_some());
+        let fails = peer.staging.iter().any(|piece| piece.copy.failed.is_some());
         if *done == *want || under_way >= PIECES_AHEAD || fails {
             return Piecewise::Full;
         }
@@ -121,7 +85,7 @@ impl<M: IpcMemory, S: OobStream> Endpoint<M, S> {
             let (memory, (from, len)) = (self.node.memory(), (piece.from, u64::from(piece.piece.len)));
             let place = (outbox.memory(), outbox.place(piece.piece));
             let begin = |batch: &mut _| sending.buffer.begin_stage(memory, batch, from, place, len);
-            let ended = piece.go_on(memory, begin, early);
+            let ended = piece.copy.go_on(memory, begin, early);
             first_has_ended.get_or_insert(ended);
         }
         if first_has_ended != Some(true) {
@@ -136,12 +100,12 @@ impl<M: IpcMemory, S: OobStream> Endpoint<M, S> {
                 return Some(Piecewise::Over);
             }
         }
-        let StagedPiece { request, piece, failed, .. } = peer.staging.pop_front()?;
+        let StagedPiece { request, piece, copy, .. } = peer.staging.pop_front()?;
         let Some(Request::Send(sending)) = self.requests.get(request) else { return Some(Piecewise::Over) };
         let Sent::Pieces { receive, want, done } = sending.way else { return Some(Piecewise::Over) };
-        if let Some(failed) = failed {
+        if let Some(failed) = copy.failed {
             if let Some(next) = peer.staging.front_mut() {
-                next.failed = Some(failed);
+                next.copy.failed = Some(failed);
                 return Some(Piecewise::Moved);
             }
             // The receiver waits for bytes that there are no more: it is told that there never were any.
@@ -184,7 +148,7 @@ impl<M: IpcMemory, S: OobStream> Endpoint<M, S> {
                 }
             }
             // It has ended; its place in the stage is given back in turn.
-            _ => staged.copy = PieceCopy::Ended,
+            _ => staged.copy.skip(),
         }
         peer.unstaging.push_back(staged);
         self.unstaging += 1;
@@ -223,19 +187,19 @@ impl<M: IpcMemory, S: OobStream> Endpoint<M, S> {
                     Some((place, buffer)) => buffer.begin_unstage(memory, batch, at, place, len.into()),
                     None => Ok(()),
                 };
-                let ended = piece.go_on(memory, begin, early);
+                let ended = piece.copy.go_on(memory, begin, early);
                 first_has_ended.get_or_insert(ended);
             }
             if first_has_ended != Some(true) {
                 break;
             }
-            let Some(StagedPiece { request, piece, failed, .. }) = peer.unstaging.pop_front() else { break };
+            let Some(StagedPiece { request, piece, copy, .. }) = peer.unstaging.pop_front() else { break };
             self.unstaging -= 1;
             peer.inbox.unstaged(piece.position, piece.len);
             let more = peer.unstaging.iter_mut().find(|other| other.request == request);
-            let end = match (self.requests.get(request), failed, more) {
+            let end = match (self.requests.get(request), copy.failed, more) {
                 (Some(Request::Receive(_)), Some(failed), Some(next)) => {
-                    next.failed = Some(failed);
+                    next.copy.failed = Some(failed);
                     None
                 }
                 (Some(Request::Receive(_)), Some(failed), None) => Some(Err(failed)),
@@ -253,7 +217,7 @@ impl<M: IpcMemory, S: OobStream> Endpoint<M, S> {
     pub(super) fn fail_behind_copies(&mut self, from: PeerId, id: SlotId, failed: Failed) -> bool {
         let peer = self.peers.get_mut(from.0 as usize);
         let last = peer.and_then(|peer| peer.unstaging.iter_mut().rfind(|piece| piece.request == id));
-        last.map(|piece| piece.failed = Some(failed)).is_some()
+        last.map(|piece| piece.copy.failed = Some(failed)).is_some()
     }
 
     /// A peer that is gone is told as gone, if that waited for copies out of its inbox and they have ended.
@@ -269,18 +233,15 @@ impl<M: IpcMemory, S: OobStream> Endpoint<M, S> {
         }
     }
 
-    /// A peer is gone, and copies to where it read may be under way.
+    /// A peer is gone, and copies to where it read may be under way. Its inbox stays pinned while messages are copied out of it.
     pub(super) fn abandon_copies(&mut self, peer: PeerId) {
+        let eager = self.drop_eager_send(peer);
         let Some(peer) = self.peers.get_mut(peer.0 as usize) else { return };
-        let batches: Vec<CopyBatch> = peer
-            .staging
-            .drain(..)
-            .filter_map(|piece| match piece.copy {
-                PieceCopy::UnderWay(batch) => Some(batch),
-                PieceCopy::Waiting | PieceCopy::Ended => None,
-            })
-            .collect();
-        let pins = std::mem::take(&mut peer.pins);
+        let pieces = peer.staging.drain(..).filter_map(|piece| piece.copy.into_batch());
+        let batches: Vec<CopyBatch> = pieces.chain(eager).collect();
+        let [inbox, outbox] = &mut peer.pins;
+        let inbox = inbox.take_if(|_| peer.eager_receives.is_empty());
+        let pins = [inbox, outbox.take()];
         if !batches.is_empty() {
             self.abandoned.push(AbandonedCopies { batches, _pins: pins });
         }

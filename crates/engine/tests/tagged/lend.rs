@@ -33,6 +33,12 @@ fn lend(two: &mut Two, buffer: &trunkline_engine::ipc::Buffer) -> ([Loan; 2], Bo
     panic!("it is neither mapped nor refused");
 }
 
+/// Puts all of a buffer there, at once.
+fn put(two: &mut Two, taken: Loan, to: Spot, near: &trunkline_engine::ipc::Buffer) {
+    two.b.endpoint.put(taken, to, near, (0, near.len())).unwrap();
+    assert_eq!(two.b.endpoint.has_copied(taken), Ok(true));
+}
+
 #[test]
 fn what_is_lent_is_put_to_and_got_from_whatever_may_be_kept_until_it_is_taken_back() {
     let mut two = nothing_kept();
@@ -48,10 +54,11 @@ fn what_is_lent_is_put_to_and_got_from_whatever_may_be_kept_until_it_is_taken_ba
     two.rest();
     assert_eq!(two.b.endpoint.node().counts().unmaps, 0);
     two.b.fill(&near, 9);
-    two.b.endpoint.put(taken, spot(1000), &near, (0, 64)).unwrap();
+    put(&mut two, taken, spot(1000), &near);
     assert!(two.a.bytes(&part)[1000..1064] == pattern(64, 9));
     let rows = Spot { at: 8, rows: Rows::new(8, 100).unwrap() };
     two.b.endpoint.get(taken, rows, &near, (0, 64)).unwrap();
+    assert_eq!(two.b.endpoint.has_copied(taken), Ok(true));
     let all = two.a.bytes(&part);
     let expected: Vec<u8> = (0..8).flat_map(|row| all[8 + 100 * row..][..8].to_vec()).collect();
     assert!(two.b.bytes(&near) == expected);
@@ -73,7 +80,7 @@ fn bytes_beyond_what_is_lent_are_nobodys() {
     two.a.fill(&all, 1);
     let ([_given, taken], _) = lend(&mut two, &all.part(4096, 4096).unwrap());
     let near = two.b.buffer(Where::Other, 4096);
-    two.b.endpoint.put(taken, spot(0), &near, (0, 4096)).unwrap();
+    put(&mut two, taken, spot(0), &near);
     let rows = |block, stride| Rows::new(block, stride).unwrap();
     for (at, rows, len) in [
         (1, Rows::WHOLE, 4096),
@@ -132,4 +139,27 @@ fn what_is_lent_takes_a_place_among_operations() {
     let now = two.now;
     two.b.endpoint.close(now);
     two.until("it is gone", |two| two.a.endpoint.node().counts().unexports == 1);
+}
+
+/// A put that takes long keeps what is lent mapped, also when its owner is gone, and nothing waits for it.
+#[test]
+fn put_outlives_the_lender() {
+    let mut two = nothing_kept();
+    two.b.kind().hold(1);
+    let (part, near) = (two.a.buffer(Where::Own, 4096), two.b.buffer(Where::Own, 4096));
+    let ([_given, taken], _) = lend(&mut two, &part);
+    two.a.fill(&part, 3);
+    two.b.kind().run_kernel(true);
+    two.b.endpoint.get(taken, spot(0), &near, (0, 4096)).unwrap();
+    assert_eq!(two.b.endpoint.has_copied(taken), Ok(false));
+    let to = two.a.other;
+    two.a.endpoint.refuse(to);
+    two.rest();
+    assert_eq!(two.b.endpoint.node().counts().unmaps, 0, "it is being copied");
+    assert!(!two.b.endpoint.is_gone(two.b.other));
+    two.b.kind().run_kernel(false);
+    two.b.kind().let_go();
+    assert_eq!(two.b.endpoint.has_copied(taken), Ok(true));
+    assert!(two.b.bytes(&near) == pattern(4096, 3));
+    two.until("it is unmapped", |two| two.b.endpoint.node().counts().unmaps == 1);
 }

@@ -14,5 +14,6 @@ mod matching;
 mod methods;
 mod private;
 mod quiet;
+mod short;
 mod two;
 mod ways;

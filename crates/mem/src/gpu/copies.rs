@@ -109,14 +109,28 @@ impl Copies {
     /// # Errors
     /// As [`Copies::read`].
     pub fn write(&self, addr: usize, bytes: &[u8]) -> Result<(), CallError> {
+        self.write_all(&[(addr, bytes)])
+    }
+
+    /// Copies to several addresses of the device, each behind the one before, and waits once for all.
+    ///
+    /// # Errors
+    /// As [`Copies::read`]: some may be there.
+    pub fn write_all(&self, all: &[(usize, &[u8])]) -> Result<(), CallError> {
+        let begun = all.iter().try_for_each(|(addr, bytes)| self.begin_write(*addr, bytes));
+        // What was begun before one that failed reads its bytes still.
+        begun.and(self.wait())
+    }
+
+    /// The bytes stay as they are until [`Copies::wait`].
+    fn begin_write(&self, addr: usize, bytes: &[u8]) -> Result<(), CallError> {
         let code = self.cuda.within(self.device, || {
             // SAFETY: the driver checks the address, and has read the bytes when it has been waited for.
             unsafe {
                 (self.calls.memcpy_htod_async)(addr as u64, bytes.as_ptr().cast(), bytes.len(), self.stream)
             }
         })?;
-        self.cuda.check("cuMemcpyHtoDAsync", code)?;
-        self.wait()
+        self.cuda.check("cuMemcpyHtoDAsync", code)
     }
 
     fn wait(&self) -> Result<(), CallError> {

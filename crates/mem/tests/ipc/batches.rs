@@ -1,4 +1,4 @@
-//! Batches of copies that go on after they were begun, over libraries that stand for the drivers of NVIDIA and AMD and hold copies back.
+//! Batches of copies that go on after they were begun, over libraries that stand for the drivers of NVIDIA, AMD and Intel and hold copies back.
 
 use trunkline_mem::ipc::Passing;
 
@@ -23,7 +23,7 @@ fn holding(kind: &'static str) -> Option<(World, [Process; 2])> {
 
 #[test]
 fn a_copy_that_takes_long_holds_up_no_other() {
-    for kind in ["cuda", "cuda_segment", "hip"] {
+    for kind in ["cuda", "cuda_segment", "hip", "ze"] {
         let Some((_world, [owner, importer])) = holding(kind) else { continue };
         let half = SEGMENT / 2;
         let opened = |pattern| {
@@ -47,7 +47,7 @@ fn a_copy_that_takes_long_holds_up_no_other() {
 
 #[test]
 fn batches_have_a_limit_and_are_asked_for_their_end() {
-    for kind in ["cuda", "hip"] {
+    for kind in ["cuda", "hip", "ze"] {
         let Some((_world, [owner, importer])) = holding(kind) else { continue };
         let addr = owner.alloc(SEGMENT).unwrap();
         let (open, into) =
@@ -70,7 +70,7 @@ fn batches_have_a_limit_and_are_asked_for_their_end() {
 
 #[test]
 fn what_is_open_is_closed_behind_its_copies() {
-    for kind in ["cuda", "hip"] {
+    for kind in ["cuda", "hip", "ze"] {
         let Some((_world, [owner, importer])) = holding(kind) else { continue };
         let [used, other] = [(); 2].map(|()| owner.alloc(SEGMENT).unwrap());
         owner.fill(Place::Own(used), SEGMENT, ONE).unwrap();
@@ -86,4 +86,68 @@ fn what_is_open_is_closed_behind_its_copies() {
         assert_eq!(importer.has_ended(batch), Ok(true));
         assert_eq!(importer.check(Place::Own(into), SEGMENT / 2, ONE), Ok(0));
     }
+}
+
+#[test]
+fn memory_of_the_host_is_pinned_until_it_is_let_go() {
+    for kind in ["cuda", "hip"] {
+        let Some(world) = is_there(kind).then(|| World::new(kind, 16 << 20)) else { continue };
+        assert_eq!(world.process().pin(SEGMENT), [1, 1, 0], "{kind}");
+        // Where the driver refuses, copies go on without.
+        world.set("STUB_PIN", "refuse");
+        assert_eq!(world.process().pin(SEGMENT), [0, 0, 0], "{kind}");
+    }
+}
+
+/// To make a stream may wait for a kernel that runs, so copies find theirs made.
+#[test]
+fn copies_make_no_stream_after_the_driver_was_opened() {
+    for kind in ["cuda", "hip", "ze"] {
+        let Some((_world, [owner, importer])) = holding(kind) else { continue };
+        let addr = owner.alloc(SEGMENT).unwrap();
+        let (open, into) =
+            (importer.open(&exported(&owner, addr)).unwrap(), importer.alloc(SEGMENT).unwrap());
+        let made = importer.number("stub_made_streams", 0);
+        let batches: Vec<u64> = (0..8).map(|_| importer.begin((open, 0), into, SEGMENT).unwrap()).collect();
+        assert_eq!(importer.number("stub_let_go", 0), 0);
+        assert!(batches.iter().all(|batch| importer.has_ended(*batch) == Ok(true)));
+        assert_eq!(importer.number("stub_made_streams", 0), made, "{kind}");
+    }
+}
+
+/// More copies of a batch are begun behind a mark that was not reached yet.
+#[test]
+fn batch_that_grows_ends_with_its_last_copy() {
+    for kind in ["cuda", "hip", "ze"] {
+        let Some((_world, [owner, importer])) = holding(kind) else { continue };
+        let addr = owner.alloc(2 * SEGMENT).unwrap();
+        owner.fill(Place::Own(addr), 2 * SEGMENT, ONE).unwrap();
+        let open = importer.open(&exported(&owner, addr)).unwrap();
+        let into = importer.alloc(2 * SEGMENT).unwrap();
+        let batch = importer.begin((open, 0), into, SEGMENT).unwrap();
+        assert_eq!(importer.has_ended(batch), Ok(false));
+        assert_eq!(importer.go_on(batch, (open, 0), into, 2 * SEGMENT), Ok(batch), "{kind}");
+        assert_eq!(importer.has_ended(batch), Ok(false), "{kind}");
+        assert_eq!(importer.number("stub_let_go", 0), 0);
+        assert_eq!(importer.has_ended(batch), Ok(true), "{kind}");
+        assert_eq!(importer.check(Place::Own(into), 2 * SEGMENT, ONE), Ok(0), "{kind}");
+    }
+}
+
+/// Own bytes that are one behind the other, of which each half is on a device of its own.
+#[test]
+fn batch_of_two_devices_ends_with_both() {
+    let Some((world, _)) = holding("cuda") else { return };
+    world.set("STUB_DEVICES", 2);
+    let process = world.process();
+    let addr = process.vendor("make two devices", &[2 * SEGMENT as u64]).unwrap() as usize;
+    let waited = process.number("stub_blocked", 0);
+    let batch = process.begin_fill(addr, 2 * SEGMENT, ONE);
+    assert_eq!(process.has_ended(batch), Ok(false));
+    assert_eq!(process.number("stub_blocked", 0), waited, "a copy was waited for");
+    assert_eq!(process.number("stub_let_go_one", 0), 0);
+    assert_eq!(process.has_ended(batch), Ok(false), "one device has copied");
+    assert_eq!(process.number("stub_let_go", 0), 0);
+    assert_eq!(process.has_ended(batch), Ok(true));
+    assert_eq!(process.check(Place::Own(addr), 2 * SEGMENT, ONE), Ok(0));
 }

@@ -207,12 +207,3 @@ fn memory_that_cannot_be_synchronous_is_exported_all_the_same() {
         assert_eq!(importer.check(Place::Open(open, 0), SEGMENT, SET), Ok(0), "{rule}");
     }
 }
-
-#[test]
-fn memory_of_the_host_is_pinned_until_it_is_let_go() {
-    let Some(world) = world("cuda", 16) else { return };
-    assert_eq!(world.process().pin(SEGMENT), [1, 1, 0]);
-    // Where the driver refuses, copies go on without.
-    world.set("STUB_PIN", "refuse");
-    assert_eq!(world.process().pin(SEGMENT), [0, 0, 0]);
-}

@@ -327,7 +327,25 @@ impl Process {
 
     /// Begins to copy so many bytes of what it has open to memory of its own; the number of the batch.
     pub(crate) fn begin(&self, (open, at): (u64, u64), own: usize, len: usize) -> Result<u64, String> {
-        self.ask(Op::Begin, &[open, at, own as u64, len as u64], &[], None).map(|(words, ..)| words[1])
+        self.go_on(0, (open, at), own, len)
+    }
+
+    /// The same behind the copies of a batch.
+    pub(crate) fn go_on(
+        &self,
+        batch: u64,
+        (open, at): (u64, u64),
+        own: usize,
+        len: usize,
+    ) -> Result<u64, String> {
+        let args = [open, at, own as u64, len as u64, batch];
+        self.ask(Op::Begin, &args, &[], None).map(|(words, ..)| words[1])
+    }
+
+    /// Begins to copy words to memory of its own; the number of the batch.
+    pub(crate) fn begin_fill(&self, own: usize, len: usize, Pattern(first, step): Pattern) -> u64 {
+        let args = [own as u64, len as u64, first, step];
+        self.ask(Op::BeginFill, &args, &[], None).map(|(words, ..)| words[1]).unwrap()
     }
 
     /// Has it pin memory of the host and let go of it: whether it did, and how many pins the stub has with it and after it.
@@ -411,11 +429,12 @@ enum Op {
     Anew,
     Fork,
     Begin,
+    BeginFill,
     HasEnded,
     Pin,
 }
 
-const OPS: [Op; 22] = [
+const OPS: [Op; 23] = [
     Op::Alloc,
     Op::Free,
     Op::Find,
@@ -436,6 +455,7 @@ const OPS: [Op; 22] = [
     Op::Anew,
     Op::Fork,
     Op::Begin,
+    Op::BeginFill,
     Op::HasEnded,
     Op::Pin,
 ];
@@ -553,9 +573,19 @@ impl Server {
                 reply(&[])
             }
             Op::Begin => {
-                let (open, mut batch) = (self.open[a as usize].as_ref().unwrap(), None);
+                let (open, mut batch) =
+                    (self.open[a as usize].as_ref().unwrap(), (e != 0).then_some(CopyBatch(e)));
                 let (from, to) = (At::Open(open, b), To::Own(c as usize));
                 self.subject.memory().begin_copy(&mut batch, from, to, d as usize).map_err(text)?;
+                reply(&[batch.map_or(0, |CopyBatch(number)| number)])
+            }
+            Op::BeginFill => {
+                let (heap, mut batch) = (Memory::heap(b as usize), None);
+                for (at, offset) in (0..b).step_by(8).enumerate() {
+                    heap.write(offset, &c.wrapping_add(d.wrapping_mul(at as u64)).to_le_bytes()).unwrap();
+                }
+                let to = At::Own(a as usize);
+                self.subject.memory().begin_fill(&mut batch, to, &heap, 0, b as usize).map_err(text)?;
                 reply(&[batch.map_or(0, |CopyBatch(number)| number)])
             }
             Op::Pin => {

@@ -68,6 +68,7 @@ mod serve;
 mod start;
 mod wait;
 mod window;
+mod window_copy;
 
 #[cfg(feature = "fuzzing")]
 pub(crate) use start::fuzzing as rank_card;

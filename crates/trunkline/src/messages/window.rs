@@ -26,15 +26,12 @@ pub const MAPPED_MAX: usize = 64;
 /// Puts and gets by messages that a rank has begun of one window and not seen the end of, at most: the next one waits for the earliest.
 const PENDING_MAX: usize = 16;
 
-/// Bytes that one copy through a mapping takes before others go on.
-const COPY: u64 = 1 << 20;
-
 /// Memory of all ranks of a host, as one rank sees it. Given back by [`Messages::free`], which all call; one that is dropped stays until
 /// [`Messages::finish`].
 #[derive(Debug)]
 #[must_use = "a window stays until all ranks free it"]
 pub struct Window {
-    call: u64,
+    pub(super) call: u64,
     parts: Vec<Part>,
 }
 
@@ -58,8 +55,8 @@ enum Reach {
 /// A place in a rank's part of a window: from a byte on, in one row unless [`Place::in_rows`] says otherwise.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Place {
-    rank: usize,
-    spot: Spot,
+    pub(super) rank: usize,
+    pub(super) spot: Spot,
 }
 
 /// What was done with windows.
@@ -381,46 +378,6 @@ impl<M: IpcMemory> Messages<M> {
             Reach::Mapped(loan) => self.copy_mapped(deed, loan, place, buffer),
             Reach::Own => self.copy_own(deed, window, place, buffer),
             Reach::Asked | Reach::Far => self.ask(deed, window, place, buffer),
-        }
-    }
-
-    fn copy_mapped(
-        &mut self,
-        deed: Deed,
-        loan: Loan,
-        place: Place,
-        buffer: &Buffer,
-    ) -> Result<(), MessageError> {
-        let len = buffer.len() as u64;
-        let mut done = 0;
-        while done < len {
-            let part = (done, COPY.min(len - done));
-            let copied = match deed {
-                Deed::Put => self.endpoint.put(loan, place.spot, buffer.inner(), part),
-                Deed::Get => self.endpoint.get(loan, place.spot, buffer.inner(), part),
-            };
-            copied.map_err(|error| MessageError::of_copy(error, place.rank))?;
-            done += part.1;
-            if done < len {
-                self.progress();
-            }
-        }
-        self.windows.counts.copies += 1;
-        Ok(())
-    }
-
-    fn copy_own(
-        &self,
-        deed: Deed,
-        window: &Window,
-        place: Place,
-        buffer: &Buffer,
-    ) -> Result<(), MessageError> {
-        let live = self.windows.find(window.call).ok_or(MessageError::NoWindow { rank: self.rank })?;
-        let own = live.spot(place.spot, buffer.len() as u64)?;
-        match deed {
-            Deed::Put => self.copy(buffer, &own),
-            Deed::Get => self.copy(&own, buffer),
         }
     }
 

@@ -14,6 +14,7 @@ mod gpus;
 mod guests;
 mod headers;
 mod kept;
+mod kernel_runs;
 mod messages;
 mod moving;
 mod nvidia;

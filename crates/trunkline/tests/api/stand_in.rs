@@ -1,4 +1,4 @@
-//! What a rank tells the library that stands for NVIDIA's driver (`crates/engine/tests/m2/stub.c`), and asks it.
+//! What a rank tells the library that stands for a driver (`crates/engine/tests/m2/stub.c`, `crates/mem/tests/ipc/stub`), and asks it.
 
 use std::mem::ManuallyDrop;
 
@@ -18,8 +18,13 @@ pub(crate) struct LiveCounts {
 
 impl StandIn {
     pub(crate) fn open() -> Self {
+        Self::of("libcuda.so.1")
+    }
+
+    /// The library in the place of a driver, by the name of that.
+    pub(crate) fn of(library: &str) -> Self {
         // SAFETY: the driver is open already; its constructors do nothing.
-        Self(ManuallyDrop::new(unsafe { Library::new("libcuda.so.1") }.unwrap()))
+        Self(ManuallyDrop::new(unsafe { Library::new(library) }.unwrap()))
     }
 
     pub(crate) fn tell(&self, what: &str, number: u64) {

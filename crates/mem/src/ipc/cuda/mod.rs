@@ -20,7 +20,7 @@ use std::ptr;
 use trunkline_sys::cuda::{STREAM_NON_BLOCKING, Stream, memory_type, pointer_attribute, status};
 use trunkline_sys::cuda_ipc::{Calls, MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, MEM_HOST_REGISTER_PORTABLE};
 
-use super::driven::{COPY_SLOTS, CopySlots, CopyStreams as _, Driven, Driver, Each, Sealed, Way, among};
+use super::driven::{CopySlots, CopyStreams as _, Driven, Driver, Each, Sealed, Way, among};
 use super::error::{Cause, ExportError, OpenError};
 use super::{Allocation, AllocationId, Caps, Handle, NoMemory, Passing, planted};
 use crate::gpu::cuda::Cuda as Library;
@@ -164,9 +164,12 @@ impl Driver for CudaDriver {
             return Err(NoMemory::Device { vendor: "NVIDIA", device, devices: cuda.devices() });
         }
         let streams = Each::of(cuda.devices());
-        let slots = CopySlots::of(cuda.devices());
+        let slots = CopySlots::of(cuda.devices(), device);
         let this = Self { cuda, calls, device, streams, slots };
         this.stream(device).map_err(Missing::Driver)?;
+        if !planted("mem-gpu-makes-streams-late") {
+            this.slots.prepare(&this).map_err(Missing::Driver)?;
+        }
         Ok(this)
     }
 
@@ -284,31 +287,8 @@ impl Driver for CudaDriver {
         });
     }
 
-    const COPY_SLOTS: usize = COPY_SLOTS;
-
-    unsafe fn begin_transfer(
-        &self,
-        slot: usize,
-        to: usize,
-        from: usize,
-        len: usize,
-        (_way, device): (Way, Option<u32>),
-    ) -> Result<(), Cause> {
-        let device = device.unwrap_or(self.device);
-        // SAFETY: the caller's promise.
-        Ok(unsafe { self.slots.begin(self, slot, (to, from, len), device) }?)
-    }
-
-    fn mark(&self, slot: usize, device: Option<u32>) -> Result<(), Cause> {
-        Ok(self.slots.mark(self, slot, device.unwrap_or(self.device))?)
-    }
-
-    fn is_over(&self, slot: usize, device: Option<u32>) -> Result<bool, Cause> {
-        Ok(self.slots.is_over(self, slot, device.unwrap_or(self.device))?)
-    }
-
-    fn wait_for(&self, slot: usize, device: Option<u32>) -> Result<(), Cause> {
-        Ok(self.slots.wait_for(self, slot, device.unwrap_or(self.device))?)
+    fn slots(&self) -> &CopySlots<Self> {
+        &self.slots
     }
 
     fn alloc(&self, len: usize) -> Result<usize, Cause> {
@@ -333,7 +313,7 @@ impl Driver for CudaDriver {
 
 impl Drop for CudaDriver {
     fn drop(&mut self) {
-        std::mem::replace(&mut self.slots, CopySlots::of(0)).end(self);
+        std::mem::replace(&mut self.slots, CopySlots::of(0, 0)).end(self);
         for (device, stream) in self.streams.take() {
             self.end_stream(device, stream);
             self.cuda.release(device);

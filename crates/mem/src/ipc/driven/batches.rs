@@ -3,7 +3,7 @@
 
 use super::Driver;
 use crate::Memory;
-use crate::ipc::{Cause, CopyBatch, CopyError};
+use crate::ipc::{Cause, CopyBatch, CopyError, planted};
 
 /// All slots.
 #[derive(Debug)]
@@ -16,6 +16,8 @@ pub(super) struct Batches {
 #[derive(Debug, Default)]
 struct BatchSlot {
     batch: Option<Batch>,
+    /// Its copies, by the devices that make them.
+    shares: Vec<BatchShare>,
     /// What it uses of peers, by the numbers of what is open.
     imports: Vec<u64>,
     held: Vec<Memory>,
@@ -25,29 +27,62 @@ struct BatchSlot {
 #[derive(Debug)]
 struct Batch {
     number: u64,
+    fate: Fate,
+}
+
+/// What is known of a batch.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Fate {
+    UnderWay,
+    /// It has ended, and its owner was not told.
+    Ended,
+    /// Its owner was told that it failed, and copies may go on.
+    Lost,
+}
+
+/// The copies of a batch that one device makes.
+#[derive(Debug)]
+struct BatchShare {
     device: Option<u32>,
-    stands: Stands,
+    mark: Mark,
+}
+
+/// Where the mark of a share is.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Mark {
+    /// Nowhere.
+    None,
+    /// Behind its first copies, and not behind the last.
+    Before,
+    /// Behind all its copies.
+    Behind,
 }
 
 impl BatchSlot {
     /// Its batch is over.
     fn clear(&mut self) {
         self.batch = None;
+        self.shares.clear();
         self.imports.clear();
         self.held.clear();
     }
 }
 
-/// How far it is.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-enum Stands {
-    /// There may be copies without a mark behind them.
-    Unmarked,
-    Marked,
-    /// It has ended, and its owner was not told.
-    Ended,
-    /// Its owner was told that it failed, and copies may go on.
-    Lost,
+impl BatchShare {
+    /// Whether all its copies in that slot have ended. They are marked if need be.
+    fn has_ended<D: Driver>(&mut self, driver: &D, slot: usize) -> Result<bool, Cause> {
+        if self.mark == Mark::Before {
+            if !driver.is_over(slot, self.device)? {
+                return Ok(false);
+            }
+            self.mark = Mark::None;
+        }
+        if self.mark == Mark::None {
+            driver.mark(slot, self.device)?;
+            self.mark = Mark::Behind;
+        }
+        driver.is_over(slot, self.device)
+    }
 }
 
 impl Batches {
@@ -55,35 +90,42 @@ impl Batches {
         Self { slots: (0..slots).map(|_| BatchSlot::default()).collect(), next: 1 }
     }
 
-    /// The slot of a batch, and its device; a new one is made where there is none yet.
+    /// The slot of a batch; a new one is made where there is none yet.
     ///
     /// # Errors
     /// [`CopyError::Busy`]; [`CopyError::Closed`] of a batch that is over.
-    pub(super) fn slot(
-        &mut self,
-        batch: &mut Option<CopyBatch>,
-        device: Option<u32>,
-    ) -> Result<(usize, Option<u32>), CopyError> {
+    pub(super) fn slot(&mut self, batch: &mut Option<CopyBatch>) -> Result<usize, CopyError> {
         if let Some(CopyBatch(number)) = batch {
-            let slot = self.find(*number).ok_or(CopyError::Closed)?;
-            return Ok((slot, self.slots[slot].batch.as_ref().and_then(|one| one.device)));
+            return self.find(*number).ok_or(CopyError::Closed);
         }
         let slot = self.slots.iter().position(|slot| slot.batch.is_none()).ok_or(CopyError::Busy)?;
         let number = self.next;
         self.next += 1;
-        self.slots[slot].batch = Some(Batch { number, device, stands: Stands::Unmarked });
+        self.slots[slot].batch = Some(Batch { number, fate: Fate::UnderWay });
         *batch = Some(CopyBatch(number));
-        Ok((slot, device))
+        Ok(slot)
     }
 
     fn find(&self, number: u64) -> Option<usize> {
         self.slots.iter().position(|slot| slot.batch.as_ref().is_some_and(|one| one.number == number))
     }
 
-    /// A slot has a copy more, between what is open and that memory.
-    pub(super) fn note(&mut self, slot: usize, imports: [Option<u64>; 2], held: Option<&Memory>) {
+    /// A slot has a copy more, by that device, between what is open and that memory.
+    pub(super) fn note(
+        &mut self,
+        slot: usize,
+        device: Option<u32>,
+        imports: [Option<u64>; 2],
+        held: Option<&Memory>,
+    ) {
         let Some(of) = self.slots.get_mut(slot) else { return };
-        of.batch.iter_mut().for_each(|batch| batch.stands = Stands::Unmarked);
+        match of.shares.iter_mut().find(|share| share.device == device) {
+            Some(share) if share.mark != Mark::None && !planted("mem-gpu-marks-again-at-once") => {
+                share.mark = Mark::Before;
+            }
+            Some(share) => share.mark = Mark::None,
+            None => of.shares.push(BatchShare { device, mark: Mark::None }),
+        }
         for import in imports.into_iter().flatten() {
             if !of.imports.contains(&import) {
                 of.imports.push(import);
@@ -98,24 +140,26 @@ impl Batches {
         let Some(number) = self.find(of.0) else { return Ok(true) };
         let Some(slot) = self.slots.get_mut(number) else { return Ok(true) };
         let Some(batch) = &mut slot.batch else { return Ok(true) };
-        let marked = match batch.stands {
-            Stands::Unmarked => driver.mark(number, batch.device),
-            Stands::Marked => Ok(()),
-            Stands::Ended => {
+        match batch.fate {
+            Fate::UnderWay => {}
+            Fate::Ended => {
                 slot.clear();
                 return Ok(true);
             }
-            Stands::Lost => return Ok(true),
-        };
-        batch.stands = Stands::Marked;
-        match marked.and_then(|()| driver.is_over(number, batch.device)) {
+            Fate::Lost => return Ok(true),
+        }
+        let first_alone = planted("mem-gpu-asks-one-device");
+        let shares = slot.shares.iter_mut().take(if first_alone { 1 } else { usize::MAX });
+        let ended =
+            shares.map(|share| share.has_ended(driver, number)).try_fold(true, |all, one| Ok(all & one?));
+        match ended {
             Ok(false) => Ok(false),
             Ok(true) => {
                 slot.clear();
                 Ok(true)
             }
             Err(cause) => {
-                (batch.stands, batch.number) = (Stands::Lost, 0);
+                (batch.fate, batch.number) = (Fate::Lost, 0);
                 Err(CopyError::Other(cause))
             }
         }
@@ -128,15 +172,14 @@ impl Batches {
     pub(super) fn wait<D: Driver>(&mut self, driver: &D, import: Option<u64>) -> Result<(), Cause> {
         for (number, slot) in self.slots.iter_mut().enumerate() {
             let uses = import.is_none_or(|import| slot.imports.contains(&import));
-            let Some(batch) = slot.batch.as_mut().filter(|batch| uses && batch.stands != Stands::Ended)
-            else {
+            let Some(batch) = slot.batch.as_mut().filter(|batch| uses && batch.fate != Fate::Ended) else {
                 continue;
             };
-            driver.wait_for(number, batch.device)?;
-            if batch.stands == Stands::Lost {
+            slot.shares.iter().try_for_each(|share| driver.wait_for(number, share.device))?;
+            if batch.fate == Fate::Lost {
                 slot.clear();
             } else {
-                batch.stands = Stands::Ended;
+                batch.fate = Fate::Ended;
             }
         }
         Ok(())

@@ -1,6 +1,7 @@
-//! Slots of copies that go on after they were begun: of each device a stream and an event, made when they are first wanted. No slot waits for another.
+//! Slots of copies that go on after they were begun: of each device a stream and an event. No slot waits for another. Those of the device that a driver was opened
+//! for are made when it is opened, as to make a stream may wait for a kernel that runs; those of other devices when they are first wanted.
 //!
-//! Drivers that have streams own one [`CopySlots`] and say how they call theirs ([`CopyStreams`]). Nothing here waits but [`CopySlots::wait_for`].
+//! A driver owns one [`CopySlots`] and says how it calls its streams ([`CopyStreams`]). Nothing here waits but [`CopySlots::wait_for`].
 
 use std::fmt;
 
@@ -11,21 +12,34 @@ use crate::gpu::CallError;
 pub(in crate::ipc) const COPY_SLOTS: usize = 8;
 
 /// What a driver does with streams and events that it has made, each in the context of its device.
-pub(in crate::ipc) trait CopyStreams {
+pub trait CopyStreams {
+    /// A stream.
     type Stream;
+    /// An event.
     type Event;
 
+    /// A stream that waits for no other.
+    ///
+    /// # Errors
+    /// What the driver says.
     fn make_stream(&self, device: u32) -> Result<*mut Self::Stream, CallError>;
 
     /// What cannot be given back is the driver's until the process ends.
     fn end_stream(&self, device: u32, stream: *mut Self::Stream);
 
+    /// An event that tells whether what is before it has ended.
+    ///
+    /// # Errors
+    /// What the driver says.
     fn make_event(&self, device: u32) -> Result<*mut Self::Event, CallError>;
 
     /// As [`CopyStreams::end_stream`].
     fn end_event(&self, device: u32, event: *mut Self::Event);
 
-    /// Begins a copy.
+    /// Begins a copy: to where, from where and how long.
+    ///
+    /// # Errors
+    /// What the driver says.
     ///
     /// # Safety
     /// As [`Driver::begin_transfer`](super::Driver::begin_transfer).
@@ -36,7 +50,10 @@ pub(in crate::ipc) trait CopyStreams {
         copy: (usize, usize, usize),
     ) -> Result<(), CallError>;
 
-    /// Puts an event behind all that a stream has begun.
+    /// Puts an event behind all that a stream has begun. What it was behind before has ended.
+    ///
+    /// # Errors
+    /// What the driver says.
     fn record(
         &self,
         device: u32,
@@ -45,9 +62,15 @@ pub(in crate::ipc) trait CopyStreams {
     ) -> Result<(), CallError>;
 
     /// Whether what was before an event has ended.
+    ///
+    /// # Errors
+    /// What the driver says.
     fn has_ended(&self, device: u32, event: *mut Self::Event) -> Result<bool, CallError>;
 
     /// Waits for a stream.
+    ///
+    /// # Errors
+    /// What the driver says.
     fn wait(&self, device: u32, stream: *mut Self::Stream) -> Result<(), CallError>;
 }
 
@@ -58,20 +81,35 @@ struct CopySlot<S: CopyStreams> {
 }
 
 /// All slots of a driver.
-pub(in crate::ipc) struct CopySlots<S: CopyStreams>([CopySlot<S>; COPY_SLOTS]);
+pub struct CopySlots<S: CopyStreams> {
+    slots: [CopySlot<S>; COPY_SLOTS],
+    by_default: u32,
+}
 
 impl<S: CopyStreams> CopySlots<S> {
-    /// For so many devices.
-    pub(in crate::ipc) fn of(devices: u32) -> Self {
-        Self(std::array::from_fn(|_| CopySlot { streams: Each::of(devices), events: Each::of(devices) }))
+    /// For so many devices, of which one copies where none is named.
+    pub(in crate::ipc) fn of(devices: u32, by_default: u32) -> Self {
+        let slot = |_| CopySlot { streams: Each::of(devices), events: Each::of(devices) };
+        Self { slots: std::array::from_fn(slot), by_default }
+    }
+
+    /// Makes what the slots of that device need.
+    ///
+    /// # Errors
+    /// What the driver says; what was made stays.
+    pub(in crate::ipc) fn prepare(&self, driver: &S) -> Result<(), CallError> {
+        (0..COPY_SLOTS).try_for_each(|slot| {
+            self.stream(driver, slot, self.by_default)?;
+            self.event(driver, slot, self.by_default).map(drop)
+        })
     }
 
     fn stream(&self, driver: &S, slot: usize, device: u32) -> Result<*mut S::Stream, CallError> {
-        self.0[slot].streams.get(device, || driver.make_stream(device))
+        self.slots[slot].streams.get(device, || driver.make_stream(device))
     }
 
     fn event(&self, driver: &S, slot: usize, device: u32) -> Result<*mut S::Event, CallError> {
-        self.0[slot].events.get(device, || driver.make_event(device))
+        self.slots[slot].events.get(device, || driver.make_event(device))
     }
 
     /// Begins a copy, behind all others of its slot: to where, from where and how long.
@@ -86,8 +124,9 @@ impl<S: CopyStreams> CopySlots<S> {
         driver: &S,
         slot: usize,
         copy: (usize, usize, usize),
-        device: u32,
+        device: Option<u32>,
     ) -> Result<(), CallError> {
+        let device = device.unwrap_or(self.by_default);
         let stream = self.stream(driver, slot, device)?;
         // SAFETY: the caller's promise.
         unsafe { driver.begin_copy(device, stream, copy) }
@@ -97,7 +136,8 @@ impl<S: CopyStreams> CopySlots<S> {
     ///
     /// # Errors
     /// What the driver says.
-    pub(in crate::ipc) fn mark(&self, driver: &S, slot: usize, device: u32) -> Result<(), CallError> {
+    pub(in crate::ipc) fn mark(&self, driver: &S, slot: usize, device: Option<u32>) -> Result<(), CallError> {
+        let device = device.unwrap_or(self.by_default);
         let (event, stream) = (self.event(driver, slot, device)?, self.stream(driver, slot, device)?);
         driver.record(device, event, stream)
     }
@@ -106,7 +146,13 @@ impl<S: CopyStreams> CopySlots<S> {
     ///
     /// # Errors
     /// What the driver says.
-    pub(in crate::ipc) fn is_over(&self, driver: &S, slot: usize, device: u32) -> Result<bool, CallError> {
+    pub(in crate::ipc) fn is_over(
+        &self,
+        driver: &S,
+        slot: usize,
+        device: Option<u32>,
+    ) -> Result<bool, CallError> {
+        let device = device.unwrap_or(self.by_default);
         driver.has_ended(device, self.event(driver, slot, device)?)
     }
 
@@ -114,13 +160,19 @@ impl<S: CopyStreams> CopySlots<S> {
     ///
     /// # Errors
     /// What the driver says.
-    pub(in crate::ipc) fn wait_for(&self, driver: &S, slot: usize, device: u32) -> Result<(), CallError> {
+    pub(in crate::ipc) fn wait_for(
+        &self,
+        driver: &S,
+        slot: usize,
+        device: Option<u32>,
+    ) -> Result<(), CallError> {
+        let device = device.unwrap_or(self.by_default);
         driver.wait(device, self.stream(driver, slot, device)?)
     }
 
     /// Gives back what slots have, on which nothing is under way.
     pub(in crate::ipc) fn end(mut self, driver: &S) {
-        for CopySlot { streams, events } in &mut self.0 {
+        for CopySlot { streams, events } in &mut self.slots {
             events.take().for_each(|(device, event)| driver.end_event(device, event));
             streams.take().for_each(|(device, stream)| driver.end_stream(device, stream));
         }

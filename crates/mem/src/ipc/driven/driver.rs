@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 use crate::ipc::error::{Cause, CloseError, ExportError, NoMemory, OpenError};
 use crate::ipc::{Allocation, Caps, Passing};
 
-use super::Sealed;
+use super::{CopySlots, CopyStreams, Sealed};
 
 /// Which of the two places of a copy are of the host.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -20,7 +20,7 @@ pub enum Way {
 }
 
 /// A driver, which has begun, and the device that memory of others is mapped for. It keeps no table of what is open.
-pub trait Driver: fmt::Debug + Send + Sync {
+pub trait Driver: CopyStreams + fmt::Debug + Send + Sized + Sync {
     /// What it must know of a mapping to end it.
     type Opened: fmt::Debug + Send + Sync;
 
@@ -31,9 +31,7 @@ pub trait Driver: fmt::Debug + Send + Sync {
     ///
     /// # Errors
     /// [`NoMemory`].
-    fn begin(device: u32) -> Result<Self, NoMemory>
-    where
-        Self: Sized;
+    fn begin(device: u32) -> Result<Self, NoMemory>;
 
     /// What it does and does not, of the kinds of memory that it has.
     fn caps(&self) -> Caps;
@@ -123,9 +121,8 @@ pub trait Driver: fmt::Debug + Send + Sync {
     /// Does no more, of memory that it has pinned.
     fn unpin(&self, _addr: usize) {}
 
-    /// Slots: how many batches of copies may be under way, each on a slot of its own so that none waits for another. 0: copies are waited for where
-    /// they are begun.
-    const COPY_SLOTS: usize = 0;
+    /// Its slots, each for a batch of copies that waits for no other.
+    fn slots(&self) -> &CopySlots<Self>;
 
     /// Begins a copy as [`Driver::transfer`] makes it, behind all others of a slot, and does not wait for it.
     ///
@@ -136,38 +133,38 @@ pub trait Driver: fmt::Debug + Send + Sync {
     /// As [`Driver::transfer`], until [`Driver::is_over`] or [`Driver::wait_for`] say that the slot has ended.
     unsafe fn begin_transfer(
         &self,
-        _slot: usize,
+        slot: usize,
         to: usize,
         from: usize,
         len: usize,
-        how: (Way, Option<u32>),
+        (_way, device): (Way, Option<u32>),
     ) -> Result<(), Cause> {
         // SAFETY: the caller's promise.
-        unsafe { self.transfer(to, from, len, how) }
+        Ok(unsafe { self.slots().begin(self, slot, (to, from, len), device) }?)
     }
 
-    /// Puts a mark behind all copies of a slot, of that device.
+    /// Puts a mark behind all copies of a slot, of that device. The one before has been reached.
     ///
     /// # Errors
     /// What the driver says.
-    fn mark(&self, _slot: usize, _device: Option<u32>) -> Result<(), Cause> {
-        Ok(())
+    fn mark(&self, slot: usize, device: Option<u32>) -> Result<(), Cause> {
+        Ok(self.slots().mark(self, slot, device)?)
     }
 
     /// Whether all before the mark has ended.
     ///
     /// # Errors
     /// What the driver says.
-    fn is_over(&self, _slot: usize, _device: Option<u32>) -> Result<bool, Cause> {
-        Ok(true)
+    fn is_over(&self, slot: usize, device: Option<u32>) -> Result<bool, Cause> {
+        Ok(self.slots().is_over(self, slot, device)?)
     }
 
     /// Waits until all of a slot has ended.
     ///
     /// # Errors
     /// What the driver says.
-    fn wait_for(&self, _slot: usize, _device: Option<u32>) -> Result<(), Cause> {
-        Ok(())
+    fn wait_for(&self, slot: usize, device: Option<u32>) -> Result<(), Cause> {
+        Ok(self.slots().wait_for(self, slot, device)?)
     }
 
     /// Memory of the device, not zeroed; where.

@@ -17,7 +17,8 @@ mod sealed;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
-pub(super) use copy_slots::{COPY_SLOTS, CopySlots, CopyStreams};
+use copy_slots::COPY_SLOTS;
+pub(super) use copy_slots::{CopySlots, CopyStreams};
 pub(super) use driver::{Driver, Way};
 pub(super) use each::{Each, among};
 pub(super) use sealed::Sealed;
@@ -63,7 +64,7 @@ impl<D: Driver> Driven<D> {
     pub fn open_device(device: u32) -> Result<Self, NoMemory> {
         let (driver, here) = (Arc::new(D::begin(device)?), Arc::new(Here::new()?));
         let imports = RwLock::new(Imports::new());
-        let batches = Mutex::new(Batches::of(D::COPY_SLOTS));
+        let batches = Mutex::new(Batches::of(COPY_SLOTS));
         Ok(Self { driver, here, process: random()?, turn: Mutex::default(), imports, batches })
     }
 
@@ -215,17 +216,11 @@ impl<D: Driver> Driven<D> {
             let device = if to.is_open && !from.is_open { to.device } else { from.device.or(to.device) };
             let part = to.piece.min(from.piece);
             let mut batches = self.batches();
-            let (slot, of_slot) = batches.slot(batch, device)?;
-            batches.note(slot, uses, held);
-            let copied = if device == of_slot {
-                // SAFETY: the caller's promise; what is open stays so until the slot has ended, and memory of the host is held.
-                unsafe { self.driver.begin_transfer(slot, to.addr, from.addr, part, (way, device)) }
-            } else {
-                // Own bytes of several devices, one behind the other: the slot is of the first one.
-                // SAFETY: the caller's promise.
-                unsafe { self.driver.transfer(to.addr, from.addr, part, (way, device)) }
-            };
-            copied.map_err(CopyError::Other)?;
+            let slot = batches.slot(batch)?;
+            batches.note(slot, device, uses, held);
+            // SAFETY: the caller's promise; what is open stays so until the slot has ended, and memory of the host is held.
+            let begun = unsafe { self.driver.begin_transfer(slot, to.addr, from.addr, part, (way, device)) };
+            begun.map_err(CopyError::Other)?;
             done += part;
         }
         Ok(())
@@ -415,7 +410,7 @@ impl<D: Driver + 'static> IpcMemory for Driven<D> {
     }
 
     fn batch_bytes(&self) -> Option<u64> {
-        (D::COPY_SLOTS > 0 && !planted("mem-gpu-waits-for-each-copy")).then_some(BATCH_BYTES)
+        (!planted("mem-gpu-waits-for-each-copy")).then_some(BATCH_BYTES)
     }
 
     fn begin_copy(

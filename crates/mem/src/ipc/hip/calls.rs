@@ -25,6 +25,8 @@ pub(super) fn load() -> Result<Calls, Missing> {
         event_destroy EventDestroy c"hipEventDestroy"
         event_record EventRecord c"hipEventRecord"
         event_query EventQuery c"hipEventQuery"
+        host_register HostRegister c"hipHostRegister"
+        host_unregister HostUnregister c"hipHostUnregister"
     ))
 }
 

@@ -19,13 +19,14 @@ use std::sync::{Mutex, PoisonError};
 
 use trunkline_sys::hip::status;
 use trunkline_sys::hip_ipc::{
-    Calls, HipIpcMemHandle, HipStream, IPC_MEM_LAZY_ENABLE_PEER_ACCESS, POINTER_ATTRIBUTE_BUFFER_ID,
+    Calls, HOST_REGISTER_PORTABLE, HipIpcMemHandle, HipStream, IPC_MEM_LAZY_ENABLE_PEER_ACCESS,
+    POINTER_ATTRIBUTE_BUFFER_ID,
 };
 
 use self::calls::open_error;
 use self::exports::Exports;
 use self::ids::Ids;
-use super::driven::{COPY_SLOTS, CopySlots, CopyStreams as _, Driven, Driver, Each, Sealed, Way, among};
+use super::driven::{CopySlots, CopyStreams as _, Driven, Driver, Each, Sealed, Way, among};
 use super::error::{Cause, ExportError, OpenError};
 use super::{Allocation, AllocationId, Caps, Handle, NoMemory, Passing, planted};
 use crate::gpu::hip::Hip as Library;
@@ -123,10 +124,13 @@ impl Driver for HipDriver {
         if device >= hip.devices() {
             return Err(NoMemory::Device { vendor: "AMD", device, devices: hip.devices() });
         }
-        let (streams, slots) = (Each::of(hip.devices()), CopySlots::of(hip.devices()));
+        let (streams, slots) = (Each::of(hip.devices()), CopySlots::of(hip.devices(), device));
         let this =
             Self { hip, calls, device, streams, slots, ids: Ids::default(), exports: Mutex::default() };
         this.stream(device).map_err(Missing::Driver)?;
+        if !planted("mem-gpu-makes-streams-late") {
+            this.slots.prepare(&this).map_err(Missing::Driver)?;
+        }
         Ok(this)
     }
 
@@ -235,31 +239,28 @@ impl Driver for HipDriver {
         Ok(self.wait(device, stream)?)
     }
 
-    const COPY_SLOTS: usize = COPY_SLOTS;
-
-    unsafe fn begin_transfer(
-        &self,
-        slot: usize,
-        to: usize,
-        from: usize,
-        len: usize,
-        (_way, device): (Way, Option<u32>),
-    ) -> Result<(), Cause> {
-        let device = device.unwrap_or(self.device);
-        // SAFETY: the caller's promise.
-        Ok(unsafe { self.slots.begin(self, slot, (to, from, len), device) }?)
+    fn pin(&self, addr: usize, len: usize) -> Result<bool, Cause> {
+        if planted("mem-hip-pins-nothing") {
+            return Ok(false);
+        }
+        self.call(self.device, "hipHostRegister", || {
+            let at = ptr::with_exposed_provenance_mut(addr);
+            // SAFETY: a range of the host that whoever calls holds until it is unpinned; the runtime only pins its pages.
+            unsafe { (self.calls.host_register)(at, len, HOST_REGISTER_PORTABLE) }
+        })?;
+        Ok(true)
     }
 
-    fn mark(&self, slot: usize, device: Option<u32>) -> Result<(), Cause> {
-        Ok(self.slots.mark(self, slot, device.unwrap_or(self.device))?)
+    fn unpin(&self, addr: usize) {
+        // What cannot be given back is the runtime's until the process ends.
+        let _ = self.call(self.device, "hipHostUnregister", || {
+            // SAFETY: pinned above, and still mapped.
+            unsafe { (self.calls.host_unregister)(ptr::with_exposed_provenance_mut(addr)) }
+        });
     }
 
-    fn is_over(&self, slot: usize, device: Option<u32>) -> Result<bool, Cause> {
-        Ok(self.slots.is_over(self, slot, device.unwrap_or(self.device))?)
-    }
-
-    fn wait_for(&self, slot: usize, device: Option<u32>) -> Result<(), Cause> {
-        Ok(self.slots.wait_for(self, slot, device.unwrap_or(self.device))?)
+    fn slots(&self) -> &CopySlots<Self> {
+        &self.slots
     }
 
     fn alloc(&self, len: usize) -> Result<usize, Cause> {
@@ -273,7 +274,7 @@ impl Driver for HipDriver {
 
 impl Drop for HipDriver {
     fn drop(&mut self) {
-        std::mem::replace(&mut self.slots, CopySlots::of(0)).end(self);
+        std::mem::replace(&mut self.slots, CopySlots::of(0, 0)).end(self);
         self.streams.take().for_each(|(device, stream)| self.end_stream(device, stream));
     }
 }

@@ -30,6 +30,14 @@ pub(super) fn load() -> Result<Calls, Missing> {
         command_list_create_immediate CommandListCreateImmediate c"zeCommandListCreateImmediate"
         command_list_destroy CommandListDestroy c"zeCommandListDestroy"
         command_list_append_memory_copy CommandListAppendMemoryCopy c"zeCommandListAppendMemoryCopy"
+        command_list_append_barrier CommandListAppendBarrier c"zeCommandListAppendBarrier"
+        event_pool_create EventPoolCreate c"zeEventPoolCreate"
+        event_pool_destroy EventPoolDestroy c"zeEventPoolDestroy"
+        event_create EventCreate c"zeEventCreate"
+        event_destroy EventDestroy c"zeEventDestroy"
+        event_host_reset EventHostReset c"zeEventHostReset"
+        event_query_status EventQueryStatus c"zeEventQueryStatus"
+        event_host_synchronize EventHostSynchronize c"zeEventHostSynchronize"
     ))
 }
 

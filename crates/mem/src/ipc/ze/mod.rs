@@ -11,9 +11,10 @@
 //! from the first use of the memory to the last word that it was unmapped, and ends with one `zeMemPutIpcHandle`.
 
 mod calls;
+mod copy_slots;
 
 use std::collections::BTreeMap;
-use std::ffi::{c_int, c_void};
+use std::ffi::{c_int, c_uint, c_void};
 use std::fmt;
 use std::os::fd::{AsRawFd as _, BorrowedFd, OwnedFd};
 use std::ptr;
@@ -24,7 +25,7 @@ use trunkline_sys::ze::{
 };
 
 use self::calls::{check, open_error, refused};
-use super::driven::{Driven, Driver, Sealed, Way, among};
+use super::driven::{CopySlots, Driven, Driver, Sealed, Way, among};
 use super::error::{Cause, CloseError, ExportError, OpenError};
 use super::{Allocation, AllocationId, Caps, Handle, NoMemory, Passing, planted};
 use crate::gpu::{CallError, Missing};
@@ -43,9 +44,15 @@ pub struct ZeDrivers {
     context: *mut ZeContext,
     devices: Vec<Device>,
     device: u32,
+    slots: CopySlots<Self>,
+    /// The pool that each event of the slots is in, by the event's address: one event per pool.
+    pools: Mutex<BTreeMap<usize, Pool>>,
     /// How often each address is open. Some drivers give the same one again for another tile of a card, and end it when it is closed once.
     open: Mutex<BTreeMap<usize, u32>>,
 }
+
+/// Room for an event.
+struct Pool(*mut ze::ZeEventPool);
 
 /// A card or a tile.
 struct Device {
@@ -54,7 +61,7 @@ struct Device {
     list: Mutex<*mut ZeCommandList>,
 }
 
-// SAFETY: the driver may be called by any thread, but for the lists, which are locked.
+// SAFETY: the driver may be called by any thread, but for the lists, which are locked; those of slots by the owner of all batches (`Driven::batches`).
 unsafe impl Send for ZeDrivers {}
 // SAFETY: as above.
 unsafe impl Sync for ZeDrivers {}
@@ -71,23 +78,44 @@ impl ZeDrivers {
             return Err(refused("zeCommandListCreateImmediate", status::INVALID_ARGUMENT));
         };
         let mut list = list.lock().unwrap_or_else(PoisonError::into_inner);
-        if !list.is_null() {
-            return Ok(list);
+        if list.is_null() {
+            *list = self.make_list(*handle, ze::COMMAND_QUEUE_MODE_SYNCHRONOUS)?;
         }
+        Ok(list)
+    }
+
+    fn make_list(&self, device: *mut ZeDevice, mode: c_uint) -> Result<*mut ZeCommandList, CallError> {
         let queue = ze::ZeCommandQueueDesc {
             stype: ze::STRUCTURE_TYPE_COMMAND_QUEUE_DESC,
             next: ptr::null(),
             ordinal: 0,
             index: 0,
             flags: 0,
-            mode: ze::COMMAND_QUEUE_MODE_SYNCHRONOUS,
+            mode,
             priority: 0,
         };
-        let create = self.calls.command_list_create_immediate;
+        let (create, mut made) = (self.calls.command_list_create_immediate, ptr::null_mut());
         // SAFETY: a description and a place of ours.
-        let code = unsafe { create(self.context, *handle, &raw const queue, &raw mut *list) };
+        let code = unsafe { create(self.context, device, &raw const queue, &raw mut made) };
         check("zeCommandListCreateImmediate", code)?;
-        Ok(list)
+        Ok(made)
+    }
+
+    /// Appends a copy to a list: to where, from where and how long.
+    ///
+    /// # Safety
+    /// As [`Driver::begin_transfer`]; nobody else uses the list.
+    unsafe fn append_copy(
+        &self,
+        list: *mut ZeCommandList,
+        (to, from, len): (usize, usize, usize),
+    ) -> Result<(), CallError> {
+        let (into, out) = (ptr::with_exposed_provenance_mut(to), ptr::with_exposed_provenance(from));
+        let (none, nobody) = (ptr::null_mut(), ptr::null_mut());
+        // SAFETY: the caller's promise, and a list of ours.
+        let code =
+            unsafe { (self.calls.command_list_append_memory_copy)(list, into, out, len, none, 0, nobody) };
+        check("zeCommandListAppendMemoryCopy", code)
     }
 
     fn look(&self, addr: usize) -> Result<Option<Allocation>, CallError> {
@@ -201,8 +229,11 @@ impl Driver for ZeDrivers {
         // SAFETY: a description and a place of ours.
         let code = unsafe { (calls.context_create)(driver, &raw const desc, &raw mut context) };
         check("zeContextCreate", code).map_err(Missing::Driver)?;
-        let this = Self { calls, context, devices, device, open: Mutex::default() };
+        let slots = CopySlots::of(devices.len() as u32, device);
+        let (open, pools) = (Mutex::default(), Mutex::default());
+        let this = Self { calls, context, devices, device, slots, pools, open };
         drop(this.list(device).map_err(Missing::Driver)?);
+        this.slots.prepare(&this).map_err(Missing::Driver)?;
         Ok(this)
     }
 
@@ -327,13 +358,13 @@ impl Driver for ZeDrivers {
         if len == 0 {
             return Ok(());
         }
-        let (into, out) = (ptr::with_exposed_provenance_mut(to), ptr::with_exposed_provenance(from));
         let list = self.list(device.unwrap_or(self.device))?;
-        let (none, nobody) = (ptr::null_mut(), ptr::null_mut());
-        // SAFETY: the caller's promise; a list of ours, which has done it when the call returns.
-        let code =
-            unsafe { (self.calls.command_list_append_memory_copy)(*list, into, out, len, none, 0, nobody) };
-        Ok(check("zeCommandListAppendMemoryCopy", code)?)
+        // SAFETY: the caller's promise; the list is locked, and has done it when the call returns.
+        Ok(unsafe { self.append_copy(*list, (to, from, len)) }?)
+    }
+
+    fn slots(&self) -> &CopySlots<Self> {
+        &self.slots
     }
 
     fn alloc(&self, len: usize) -> Result<usize, Cause> {
@@ -368,6 +399,7 @@ impl Driver for ZeDrivers {
 
 impl Drop for ZeDrivers {
     fn drop(&mut self) {
+        std::mem::replace(&mut self.slots, CopySlots::of(0, 0)).end(self);
         for Device { list, .. } in &mut self.devices {
             let list = *list.get_mut().unwrap_or_else(PoisonError::into_inner);
             if !list.is_null() {

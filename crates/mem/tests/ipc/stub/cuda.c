@@ -456,33 +456,14 @@ int cuMemcpyAsync(u64 to, u64 from, size_t size, void *stream) {
     return touchable(to) && touchable(from) && !begin_copy(of, to, from, size) ? OK : INVALID_VALUE;
 }
 
-/* Pinned memory of the host. STUB_PIN=refuse: none is. */
-static void *pins[64];
-int cuMemHostRegister_v2(void *at, size_t size, unsigned flags) {
-    const char *rule = getenv("STUB_PIN");
-    if (!here())
-        return INVALID_CONTEXT;
-    if (rule && !strcmp(rule, "refuse"))
-        return OUT_OF_MEMORY;
-    for (int i = 0; i < 64 && size && flags == 1; i++)
-        if (!pins[i])
-            return pins[i] = at, OK;
-    return INVALID_VALUE;
-}
-int cuMemHostUnregister(void *at) {
-    for (int i = 0; i < 64 && here(); i++)
-        if (pins[i] == at)
-            return pins[i] = NULL, OK;
-    return INVALID_VALUE;
-}
+#include "pins.h"
 
-/* For tests. */
-u64 stub_pins(void) {
-    u64 live = 0;
-    for (int i = 0; i < 64; i++)
-        live += pins[i] != NULL;
-    return live;
+int cuMemHostRegister_v2(void *at, size_t size, unsigned flags) {
+    if (!here() || flags != 1)
+        return here() ? INVALID_VALUE : INVALID_CONTEXT;
+    return pin(at, size) ? OUT_OF_MEMORY : OK;
 }
+int cuMemHostUnregister(void *at) { return here() && !unpin(at) ? OK : INVALID_VALUE; }
 
 /* All that was asked of the device has been done when it returns. */
 int cuCtxSynchronize(void) {
@@ -564,6 +545,9 @@ u64 stub_make(const char *sort, u64 len) {
         cuMemAllocAsync(&at, len, NULL);
     if (!strcmp(sort, "segments"))
         at = make_segments(2, len / 2, 1);
+    /* Each segment on a device of its own. */
+    if (!strcmp(sort, "two devices") && (at = make_segments(2, len / 2, 1)))
+        enter(), find(at + len / 2)->on = 1, leave();
     if (!strcmp(sort, "unshareable"))
         at = make_segments(1, len, 0);
     if (!strcmp(sort, "fabric"))

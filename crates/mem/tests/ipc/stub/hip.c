@@ -178,6 +178,15 @@ int hipEventRecord(void *event, void *stream) {
 
 int hipEventQuery(void *event) { return is_over(event) ? OK : NOT_READY; }
 
+#include "pins.h"
+
+int hipHostRegister(void *at, size_t size, unsigned flags) {
+    if (current() == devices() || flags != 1)
+        return INVALID_VALUE;
+    return pin(at, size) ? OUT_OF_MEMORY : OK;
+}
+int hipHostUnregister(void *at) { return current() < devices() && !unpin(at) ? OK : INVALID_VALUE; }
+
 static int touchable(u64 at, size_t size) {
     enter();
     struct range *found = find(at);

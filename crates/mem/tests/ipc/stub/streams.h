@@ -1,5 +1,6 @@
 /* Streams and events of a vendor's driver, with the rule that copies take long. STUB_HOLD=bytes: what is copied on a stream, so many bytes or more
- * in one call, does not land, and nothing behind it on that stream, until stub_let_go; or until somebody waits for the stream, which is counted. The
+ * in one call, does not land, and nothing behind it on that stream, until stub_let_go; or until somebody waits for the stream, which is counted. This is
+ * also what is seen of a kernel that runs and that copies wait for. STUB_LATE=n: what is held lands when it has been asked about so often. The
  * file that includes this gives the functions their names and statuses; "on" is the device or context that a stream is of. */
 
 struct stream {
@@ -17,9 +18,9 @@ struct event {
 };
 static struct stream streams[64];
 static struct event events[64];
-static u64 blocked;
+static u64 blocked, made_streams;
 
-static struct stream *find_stream(void *stream, u64 on) {
+static inline struct stream *find_stream(void *stream, u64 on) {
     struct stream *of = stream;
     return of >= streams && of < streams + 64 && of->live && of->on == on ? of : NULL;
 }
@@ -36,7 +37,7 @@ static int land_stream(struct stream *of) {
 static struct stream *make_stream(u64 on) {
     for (int i = 0; i < 64; i++)
         if (!streams[i].live)
-            return streams[i] = (struct stream){.live = 1, .on = on}, &streams[i];
+            return streams[i] = (struct stream){.live = 1, .on = on}, made_streams++, &streams[i];
     return NULL;
 }
 
@@ -50,7 +51,15 @@ static struct event *make_event(void) {
 }
 
 static void record_event(struct event *event, struct stream *of) { event->stream = of, event->number = of->begun; }
-static int is_over(const struct event *event) { return !event->stream || event->stream->landed >= event->number; }
+static int is_over(const struct event *event) {
+    static u64 asked;
+    const char *rule = getenv("STUB_LATE");
+    if (!event->stream || event->stream->landed >= event->number)
+        return 1;
+    if (rule && ++asked % strtoull(rule, NULL, 0) == 0)
+        land_stream(event->stream);
+    return event->stream->landed >= event->number;
+}
 
 static int begin_copy(struct stream *of, u64 to, u64 from, size_t size) {
     const char *rule = getenv("STUB_HOLD");
@@ -69,7 +78,22 @@ u64 stub_let_go(void) {
         failed |= streams[i].live && land_stream(&streams[i]);
     return (u64)failed;
 }
+/* What is on the first stream that has anything. */
+u64 stub_let_go_one(void) {
+    for (int i = 0; i < 64; i++)
+        if (streams[i].live && streams[i].landed < streams[i].begun)
+            return (u64)land_stream(&streams[i]);
+    return 1;
+}
 u64 stub_blocked(void) { return blocked; }
+/* Streams that were ever made. */
+u64 stub_made_streams(void) { return made_streams; }
+u64 stub_under_way(void) {
+    u64 sum = 0;
+    for (int i = 0; i < 64; i++)
+        sum += streams[i].live ? streams[i].begun - streams[i].landed : 0;
+    return sum;
+}
 u64 stub_events(void) {
     u64 live = 0;
     for (int i = 0; i < 64; i++)

@@ -4,11 +4,12 @@
  * is closed once. There is one card or STUB_DEVICES, of no tiles or STUB_TILES; memory of a card with tiles lies on the first two of
  * them if STUB_SPLIT is set, and its handle is of the first half. What is put at addresses of one's own choice has no handle. Of several devices
  * each copies only what is its own, of the host, or mapped for it, and inside of one allocation; real ones find a slower way. A list of
- * commands is of one device, and of one thread at a time. */
+ * commands is of one device, and of one thread at a time; of one that is asynchronous, commands go on after they were appended. */
 #include "device.h"
+#include "streams.h"
 
 enum {
-    OK = 0, OUT_OF_DEVICE_MEMORY = 0x70000003, UNINITIALIZED = 0x78000001, INVALID_ARGUMENT = 0x78000004, IN_USE = 0x78000006
+    OK = 0, NOT_READY = 1, OUT_OF_DEVICE_MEMORY = 0x70000003, UNINITIALIZED = 0x78000001, INVALID_ARGUMENT = 0x78000004, IN_USE = 0x78000006
 };
 
 static struct exported {
@@ -201,11 +202,26 @@ struct queue {
 };
 
 unsigned zeCommandListCreateImmediate(void *of, void *on, const struct queue *desc, void **out) {
-    int is_one = of == &context && number(on) >= 0 && desc->stype == 0xe && desc->mode == 1;
-    return is_one ? (*out = &lists[number(on)], OK) : INVALID_ARGUMENT;
+    int is_one = of == &context && number(on) >= 0 && desc->stype == 0xe && (desc->mode == 1 || desc->mode == 2);
+    if (!is_one)
+        return INVALID_ARGUMENT;
+    *out = desc->mode == 1 ? (void *)&lists[number(on)] : (void *)make_stream((u64)number(on));
+    return *out ? OK : OUT_OF_DEVICE_MEMORY;
 }
 static int list_of(void *of) { return number(gpus + ((char *)of - lists)); }
-unsigned zeCommandListDestroy(void *of) { return mine(), list_of(of) >= 0 ? OK : INVALID_ARGUMENT; }
+
+/* A list whose commands go on after they were appended; NULL if it is none. */
+static struct stream *stream_of(void *list) {
+    struct stream *of = list;
+    return of >= streams && of < streams + 64 && of->live ? of : NULL;
+}
+
+unsigned zeCommandListDestroy(void *of) {
+    struct stream *stream = (mine(), stream_of(of));
+    if (stream)
+        return land_stream(stream), stream->live = 0, OK;
+    return list_of(of) >= 0 ? OK : INVALID_ARGUMENT;
+}
 
 static int touchable(int list, u64 at, size_t size) {
     enter();
@@ -217,12 +233,46 @@ static int touchable(int list, u64 at, size_t size) {
 }
 
 unsigned zeCommandListAppendMemoryCopy(void *of, void *to, const void *from, size_t size, void *signal, uint32_t waits, void **wait) {
-    int list = list_of(of);
+    struct stream *stream = stream_of(of);
+    int list = stream ? (int)stream->on : list_of(of);
     if (list < 0 || signal || waits || wait || !touchable(list, (u64)to, size) || !touchable(list, (u64)from, size))
         return INVALID_ARGUMENT;
+    if (stream)
+        return begin_copy(stream, (u64)to, (u64)from, size) ? INVALID_ARGUMENT : OK;
     if (__atomic_exchange_n(&busy[list], 1, __ATOMIC_ACQUIRE))
         return IN_USE;
     unsigned result = transfer((u64)to, (u64)from, size) ? INVALID_ARGUMENT : OK;
     __atomic_store_n(&busy[list], 0, __ATOMIC_RELEASE);
     return result;
+}
+
+/* Events, each in a pool of its own. One that was reset is signalled by a barrier; until that, nobody resets it again. */
+struct event_desc {
+    unsigned stype;
+    const void *next;
+    unsigned first, second;
+};
+static int pools;
+
+unsigned zeEventPoolCreate(void *of, const struct event_desc *desc, uint32_t count, void **on, void **out) {
+    int is_one = of == &context && desc->stype == 0x10 && desc->first == 1 && desc->second == 1 && count == 1 && number(*on) >= 0;
+    return is_one ? (*out = &pools, pools++, OK) : INVALID_ARGUMENT;
+}
+unsigned zeEventPoolDestroy(void *pool) { return pool == &pools && pools > 0 ? (pools--, OK) : INVALID_ARGUMENT; }
+unsigned zeEventCreate(void *pool, const struct event_desc *desc, void **out) {
+    if (pool != &pools || desc->stype != 0x11 || desc->first || desc->second != 4)
+        return INVALID_ARGUMENT;
+    return (*out = make_event()) ? OK : OUT_OF_DEVICE_MEMORY;
+}
+unsigned zeEventDestroy(struct event *event) { return event->live ? (event->live = 0, OK) : INVALID_ARGUMENT; }
+unsigned zeEventHostReset(struct event *event) {
+    return is_over(event) ? (event->stream = NULL, OK) : INVALID_ARGUMENT;
+}
+unsigned zeEventQueryStatus(struct event *event) { return event->stream && is_over(event) ? OK : NOT_READY; }
+unsigned zeEventHostSynchronize(struct event *event, uint64_t timeout) {
+    return event->stream && timeout == UINT64_MAX && !wait_for_stream(event->stream) ? OK : NOT_READY;
+}
+unsigned zeCommandListAppendBarrier(void *of, struct event *signal, uint32_t waits, void **wait) {
+    struct stream *stream = stream_of(of);
+    return stream && signal && !waits && !wait ? (record_event(signal, stream), OK) : INVALID_ARGUMENT;
 }

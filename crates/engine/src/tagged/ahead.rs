@@ -1,0 +1,83 @@
+//! A copy between a buffer and an inbox that may go on after it was begun: its owner begins it once there is a place among those under way, and polls for
+//! its end. Never waits.
+
+use trunkline_mem::ipc::{CopyBatch, CopyError, IpcMemory};
+use trunkline_proto::mutant::Mutant;
+
+use super::request::Failed;
+use crate::ipc::Buffer;
+
+/// One copy.
+#[derive(Debug)]
+pub(super) struct CopyAhead {
+    stands: CopyStands,
+    pub(super) failed: Option<Failed>,
+}
+
+#[derive(Debug)]
+enum CopyStands {
+    /// There was no place among those under way.
+    Waiting,
+    UnderWay(CopyBatch),
+    Ended,
+}
+
+impl CopyAhead {
+    /// One that has not begun.
+    pub(super) const fn new() -> Self {
+        Self { stands: CopyStands::Waiting, failed: None }
+    }
+
+    /// Nothing is to be copied any more.
+    pub(super) fn skip(&mut self) {
+        self.stands = CopyStands::Ended;
+    }
+
+    /// Whether it has not begun.
+    pub(super) const fn is_waiting(&self) -> bool {
+        matches!(self.stands, CopyStands::Waiting)
+    }
+
+    /// What is under way of it.
+    pub(super) fn into_batch(self) -> Option<CopyBatch> {
+        match self.stands {
+            CopyStands::UnderWay(batch) => Some(batch),
+            CopyStands::Waiting | CopyStands::Ended => None,
+        }
+    }
+
+    /// Begins it if it has not begun, and polls for its end; whether it has ended. `early`: a planted bug.
+    pub(super) fn go_on<M: IpcMemory>(
+        &mut self,
+        memory: &M,
+        begin: impl FnOnce(&mut Option<CopyBatch>) -> Result<(), CopyError>,
+        early: bool,
+    ) -> bool {
+        if matches!(self.stands, CopyStands::Waiting) {
+            let mut batch = None;
+            // What failed before has nothing more to copy.
+            let begun = if self.failed.is_some() { Ok(()) } else { begin(&mut batch) };
+            if begun == Err(CopyError::Busy) && batch.is_none() {
+                return false;
+            }
+            self.failed = self.failed.take().or(begun.err().map(Failed::from));
+            self.stands = batch.map_or(CopyStands::Ended, CopyStands::UnderWay);
+        }
+        if let CopyStands::UnderWay(batch) = &self.stands {
+            match memory.has_ended(batch) {
+                Ok(false) if !early => return false,
+                Ok(_) => {}
+                Err(error) => self.failed = self.failed.take().or(Some(error.into())),
+            }
+            self.stands = CopyStands::Ended;
+        }
+        true
+    }
+}
+
+/// Whether copies from and to a buffer go on after they were begun.
+#[inline]
+pub(super) fn is_copied_ahead<M: IpcMemory>(memory: &M, buffer: &Buffer, mutant: Mutant) -> bool {
+    let waits = mutant.is("tagged-waits-for-short-copies");
+    buffer.address().is_some() && memory.batch_bytes().is_some() && !waits
+}

@@ -1,0 +1,185 @@
+//! Short messages of memory whose copies go on after they were begun. One that is sent is copied into the peer's ring and published behind its copy; until then
+//! nothing else is sent to that peer, so that messages stay in order. One that came is copied out of the ring; messages behind it are read meanwhile,
+//! and its cells are given back behind the copy.
+
+use trunkline_fabric::OobStream;
+use trunkline_mem::Memory;
+use trunkline_mem::ipc::{CopyBatch, IpcMemory};
+use trunkline_proto::slots::SlotId;
+use trunkline_proto::wire::tagged::Message;
+
+use super::ahead::CopyAhead;
+use super::endpoint::Endpoint;
+use super::peer::PeerId;
+use super::request::{Done, Got, Matched, Receiving, Request, RequestId, Sending, Sent};
+use super::send::{Begun, SendRefused};
+use crate::ipc::Buffer;
+
+/// A message that is copied into a peer's ring.
+#[derive(Debug)]
+pub(super) struct EagerSend {
+    request: SlotId,
+    message: Message,
+    copy: CopyAhead,
+}
+
+/// A message that is copied into the memory of its receive.
+#[derive(Debug)]
+pub(super) struct EagerReceive {
+    request: SlotId,
+    matched: Matched,
+    source: EagerSource,
+    copy: CopyAhead,
+}
+
+/// Where the bytes of a short message are.
+#[derive(Debug)]
+pub(super) enum EagerSource {
+    /// In the ring, with their frame at that position.
+    Ring(u64),
+    /// The message came before its receive.
+    Kept(Memory),
+}
+
+impl<M: IpcMemory, S: OobStream> Endpoint<M, S> {
+    /// Begins to copy a short message into the ring of a peer, which has room for it and no other such copy.
+    #[inline(never)]
+    pub(super) fn send_eager_ahead(
+        &mut self,
+        to: PeerId,
+        tag: u64,
+        buffer: &Buffer,
+    ) -> Result<Begun, SendRefused> {
+        if self.requests.len() >= self.requests.capacity() {
+            return Ok(Begun::Busy);
+        }
+        let sending = Sending { peer: to, tag, buffer: buffer.clone(), way: Sent::Eager };
+        let Ok(request) = self.requests.insert(Request::Send(sending)) else { return Ok(Begun::Busy) };
+        if let Some(peer) = self.peers.get_mut(to.0 as usize) {
+            let message = Message::Eager { tag, len: buffer.len() as u32 };
+            peer.eager_send = Some(EagerSend { request, message, copy: CopyAhead::new() });
+            self.eager_copies += 1;
+        }
+        self.end_eager_send(to);
+        match self.requests.get(request) {
+            Some(Request::Ended(end)) => {
+                let refused = end.is_err();
+                self.requests.remove(request);
+                if refused { Err(SendRefused::Outside) } else { Ok(Begun::Done) }
+            }
+            _ => Ok(Begun::Request(RequestId(request))),
+        }
+    }
+
+    /// Publishes the message that is copied into a peer's ring, if its copy has ended; whether it has.
+    fn end_eager_send(&mut self, to: PeerId) -> bool {
+        let early = self.mutant.is("tagged-publishes-before-its-copy");
+        let Some(peer) = self.peers.get_mut(to.0 as usize) else { return false };
+        let (Some(eager), Some(outbox)) = (&mut peer.eager_send, &mut peer.outbox) else { return false };
+        let Some(Request::Send(sending)) = self.requests.get(eager.request) else { return false };
+        let (memory, len, messages) = (self.node.memory(), sending.buffer.len(), &mut outbox.messages);
+        let begin = |batch: &mut _| {
+            let fill =
+                |done, place: (&_, u64), part| sending.buffer.begin_stage(memory, batch, done, place, part);
+            messages.fill_eager(len, fill)
+        };
+        if !eager.copy.go_on(memory, begin, early) {
+            return false;
+        }
+        let done = Done { peer: to, tag: sending.tag, len };
+        let Some(EagerSend { request, message, copy }) = peer.eager_send.take() else { return false };
+        self.eager_copies -= 1;
+        match copy.failed {
+            Some(failed) => {
+                messages.spoil_eager();
+                self.end(request, Err(failed));
+            }
+            None => {
+                messages.publish_eager(&message.to_words(), message.cells());
+                self.counts.eager += 1;
+                self.end(request, Ok(done));
+            }
+        }
+        true
+    }
+
+    /// A peer is gone: what is under way of the message that is copied into its ring.
+    pub(super) fn drop_eager_send(&mut self, to: PeerId) -> Option<CopyBatch> {
+        let eager = self.peers.get_mut(to.0 as usize)?.eager_send.take()?;
+        self.eager_copies -= 1;
+        eager.copy.into_batch()
+    }
+
+    /// Begins to copy a short message into the memory of its receive, whose state it becomes.
+    #[inline(never)]
+    pub(super) fn take_eager_ahead(&mut self, id: SlotId, matched: Matched, source: EagerSource) {
+        if let Some(Request::Receive(Receiving { way, .. })) = self.requests.get_mut(id) {
+            *way = Got::Eager(matched);
+        }
+        let Some(peer) = self.peers.get_mut(matched.peer.0 as usize) else { return };
+        peer.eager_receives.push_back(EagerReceive { request: id, matched, source, copy: CopyAhead::new() });
+        self.eager_copies += 1;
+        self.end_eager_receives(matched.peer);
+    }
+
+    /// Ends the receives of short messages of a peer whose copies have ended; whether there was any.
+    fn end_eager_receives(&mut self, from: PeerId) -> bool {
+        let early = self.mutant.is("tagged-ends-before-its-short-copy");
+        let gives_back_early = self.mutant.is("tagged-gives-cells-back-early");
+        let Some(peer) = self.peers.get_mut(from.0 as usize) else { return false };
+        let (mut at, before) = (0, peer.eager_receives.len());
+        while let Some(eager) = peer.eager_receives.get_mut(at) {
+            let EagerReceive { request, matched, source, copy } = eager;
+            let (memory, messages, want) = (self.node.memory(), &peer.inbox.messages, matched.want);
+            let buffer = match self.requests.get(*request) {
+                Some(Request::Receive(receiving)) => Some(&receiving.buffer),
+                _ => None,
+            };
+            let begin = |batch: &mut _| match (buffer, &*source) {
+                (None, _) => Ok(()),
+                (Some(buffer), EagerSource::Kept(kept)) => {
+                    buffer.begin_unstage(memory, batch, 0, (kept, 0), want)
+                }
+                (Some(buffer), EagerSource::Ring(position)) => {
+                    let take =
+                        |done, place: (&_, u64), part| buffer.begin_unstage(memory, batch, done, place, part);
+                    messages.bytes_at(*position, want, take)
+                }
+            };
+            if !copy.go_on(memory, begin, early) {
+                if copy.is_waiting() {
+                    // There is no place for the others either.
+                    break;
+                }
+                at += 1;
+                continue;
+            }
+            let (end, request) = (copy.failed.take().map_or(matched.end(), Err), *request);
+            peer.eager_receives.remove(at);
+            self.eager_copies -= 1;
+            if let Some(ended) = self.requests.get_mut(request) {
+                *ended = Request::Ended(end);
+            }
+        }
+        let in_ring = peer.eager_receives.iter().filter_map(|eager| match eager.source {
+            EagerSource::Ring(position) => Some(position),
+            EagerSource::Kept(_) => None,
+        });
+        let first = in_ring.min().filter(|_| !gives_back_early);
+        peer.inbox.messages.keep_from(first);
+        if peer.gone && peer.eager_receives.is_empty() {
+            peer.pins[0] = None;
+        }
+        before != peer.eager_receives.len()
+    }
+
+    /// Polls for the ends of all copies of short messages; whether any has ended.
+    pub(super) fn end_eager_copies(&mut self) -> bool {
+        let mut ended = false;
+        for number in 0..self.peers.len() {
+            let peer = PeerId(number as u32);
+            ended |= self.end_eager_send(peer) | self.end_eager_receives(peer);
+        }
+        ended
+    }
+}

@@ -1,0 +1,106 @@
+//! How copies go on after they were begun: in immediate lists of commands, each with an event behind its copies. A list is not in order by itself: the event is
+//! signalled by a barrier.
+
+use std::ptr;
+use std::sync::PoisonError;
+
+use trunkline_sys::ze::{self, ZeCommandList, ZeEvent, status};
+
+use super::calls::check;
+use super::{Pool, ZeDrivers, planted};
+use crate::gpu::CallError;
+use crate::ipc::driven::CopyStreams;
+
+impl ZeDrivers {
+    fn end_pool(&self, pool: &Pool) {
+        // SAFETY: a pool of ours without an event, once. What it says changes nothing.
+        let _ = unsafe { (self.calls.event_pool_destroy)(pool.0) };
+    }
+}
+
+impl CopyStreams for ZeDrivers {
+    type Stream = ZeCommandList;
+    type Event = ZeEvent;
+
+    fn make_stream(&self, device: u32) -> Result<*mut ZeCommandList, CallError> {
+        self.make_list(self.handle(device), ze::COMMAND_QUEUE_MODE_ASYNCHRONOUS)
+    }
+
+    fn end_stream(&self, _device: u32, list: *mut ZeCommandList) {
+        // SAFETY: a list of ours, on which nothing is under way, once. What it says changes nothing.
+        let _ = unsafe { (self.calls.command_list_destroy)(list) };
+    }
+
+    fn make_event(&self, device: u32) -> Result<*mut ZeEvent, CallError> {
+        let desc = ze::ZeEventPoolDesc {
+            stype: ze::STRUCTURE_TYPE_EVENT_POOL_DESC,
+            next: ptr::null(),
+            flags: ze::EVENT_POOL_FLAG_HOST_VISIBLE,
+            count: 1,
+        };
+        let (mut on, mut pool) = (self.handle(device), ptr::null_mut());
+        // SAFETY: a description, a device and a place of ours.
+        let code = unsafe {
+            (self.calls.event_pool_create)(self.context, &raw const desc, 1, &raw mut on, &raw mut pool)
+        };
+        check("zeEventPoolCreate", code)?;
+        let desc = ze::ZeEventDesc {
+            stype: ze::STRUCTURE_TYPE_EVENT_DESC,
+            next: ptr::null(),
+            index: 0,
+            signal: ze::EVENT_SCOPE_FLAG_HOST,
+            wait: ze::EVENT_SCOPE_FLAG_HOST,
+        };
+        let (pool, mut made) = (Pool(pool), ptr::null_mut());
+        // SAFETY: the pool's only place, a description and a place of ours.
+        let code = unsafe { (self.calls.event_create)(pool.0, &raw const desc, &raw mut made) };
+        check("zeEventCreate", code).inspect_err(|_| self.end_pool(&pool))?;
+        self.pools.lock().unwrap_or_else(PoisonError::into_inner).insert(made.addr(), pool);
+        Ok(made)
+    }
+
+    fn end_event(&self, _device: u32, event: *mut ZeEvent) {
+        // SAFETY: an event of ours, once. What it says changes nothing.
+        let _ = unsafe { (self.calls.event_destroy)(event) };
+        let pool = self.pools.lock().unwrap_or_else(PoisonError::into_inner).remove(&event.addr());
+        pool.iter().for_each(|pool| self.end_pool(pool));
+    }
+
+    unsafe fn begin_copy(
+        &self,
+        _device: u32,
+        list: *mut ZeCommandList,
+        copy: (usize, usize, usize),
+    ) -> Result<(), CallError> {
+        // SAFETY: the caller's promise; one thread at a time uses slots.
+        unsafe { self.append_copy(list, copy) }
+    }
+
+    fn record(&self, _device: u32, event: *mut ZeEvent, list: *mut ZeCommandList) -> Result<(), CallError> {
+        // SAFETY: an event of ours, which nothing is to signal.
+        check("zeEventHostReset", unsafe { (self.calls.event_host_reset)(event) })?;
+        // SAFETY: a list and an event of ours; nothing else is waited for.
+        let code = unsafe { (self.calls.command_list_append_barrier)(list, event, 0, ptr::null_mut()) };
+        check("zeCommandListAppendBarrier", code)
+    }
+
+    fn has_ended(&self, _device: u32, event: *mut ZeEvent) -> Result<bool, CallError> {
+        // SAFETY: an event of ours.
+        match unsafe { (self.calls.event_query_status)(event) } {
+            status::NOT_READY => Ok(planted("mem-ze-ends-before-the-event")),
+            code => check("zeEventQueryStatus", code).map(|()| true),
+        }
+    }
+
+    fn wait(&self, device: u32, list: *mut ZeCommandList) -> Result<(), CallError> {
+        // That of the slot may be behind its first copies only.
+        let event = self.make_event(device)?;
+        let ended = self.record(device, event, list).and_then(|()| {
+            // SAFETY: an event of ours.
+            let code = unsafe { (self.calls.event_host_synchronize)(event, u64::MAX) };
+            check("zeEventHostSynchronize", code)
+        });
+        self.end_event(device, event);
+        ended
+    }
+}

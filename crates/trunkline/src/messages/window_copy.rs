@@ -1,0 +1,109 @@
+//! Puts and gets of windows that this rank copies by itself: to and from parts that it has mapped, and its own. Each comes back when its bytes are there; while a
+//! device copies them, the rank goes on with everything else.
+
+use trunkline_engine::tagged::Loan;
+use trunkline_mem::ipc::{CopyError, IpcMemory};
+use trunkline_proto::wire::window::Deed;
+
+use super::window::{Place, Window};
+use super::{Buffer, MessageError, Messages};
+use crate::planted;
+
+/// Bytes that one copy takes before others go on, of memory that is copied where the copy is begun.
+const COPY: u64 = 1 << 20;
+
+impl<M: IpcMemory> Messages<M> {
+    pub(super) fn copy_mapped(
+        &mut self,
+        deed: Deed,
+        loan: Loan,
+        place: Place,
+        buffer: &Buffer,
+    ) -> Result<(), MessageError> {
+        let in_one_row = place.spot.rows.is_whole() && buffer.inner().rows().is_whole();
+        let (len, most) = (buffer.len() as u64, self.bytes_at_once(in_one_row));
+        let mut done = 0;
+        while done < len {
+            let part = (done, most.min(len - done));
+            let begun = self.begin_window_copy(|one| match deed {
+                Deed::Put => one.endpoint.put(loan, place.spot, buffer.inner(), part),
+                Deed::Get => one.endpoint.get(loan, place.spot, buffer.inner(), part),
+            });
+            let copied = begun.and_then(|()| self.end_window_copy(|one| one.endpoint.has_copied(loan)));
+            copied.map_err(|error| MessageError::of_copy(error, place.rank))?;
+            done += part.1;
+            if done < len {
+                self.progress();
+            }
+        }
+        self.windows.counts.copies += 1;
+        Ok(())
+    }
+
+    pub(super) fn copy_own(
+        &mut self,
+        deed: Deed,
+        window: &Window,
+        place: Place,
+        buffer: &Buffer,
+    ) -> Result<(), MessageError> {
+        let live = self.windows.find(window.call).ok_or(MessageError::NoWindow { rank: self.rank })?;
+        let own = live.spot(place.spot, buffer.len() as u64)?;
+        let (from, into) = match deed {
+            Deed::Put => (buffer, &own),
+            Deed::Get => (&own, buffer),
+        };
+        if planted("window-waits-for-its-copies") {
+            return self.copy(from, into);
+        }
+        let in_one_row = from.inner().rows().is_whole() && into.inner().rows().is_whole();
+        let (len, most) = (buffer.len() as u64, self.bytes_at_once(in_one_row));
+        let mut done = 0;
+        while done < len {
+            let part = (done, most.min(len - done));
+            let mut batch = None;
+            let begun = self.begin_window_copy(|one| {
+                from.inner().begin_copy(one.memory(), &mut batch, into.inner(), part)
+            });
+            // What is under way of a copy that could not be begun as a whole ends first.
+            let ended = match &batch {
+                Some(batch) => self.end_window_copy(|one| one.memory().has_ended(batch)),
+                None => Ok(()),
+            };
+            begun.and(ended).map_err(|error| MessageError::of_copy(error, place.rank))?;
+            done += part.1;
+        }
+        Ok(())
+    }
+
+    fn bytes_at_once(&self, in_one_row: bool) -> u64 {
+        self.memory().batch_bytes().filter(|_| in_one_row).unwrap_or(COPY)
+    }
+
+    /// Begins a copy, as soon as there is a place among those under way.
+    fn begin_window_copy(
+        &mut self,
+        mut begin: impl FnMut(&mut Self) -> Result<(), CopyError>,
+    ) -> Result<(), CopyError> {
+        loop {
+            match begin(self) {
+                Err(CopyError::Busy) => self.pause(),
+                begun => return begun,
+            }
+        }
+    }
+
+    /// Goes on with everything until a copy has ended.
+    fn end_window_copy(
+        &mut self,
+        mut has_ended: impl FnMut(&mut Self) -> Result<bool, CopyError>,
+    ) -> Result<(), CopyError> {
+        while !has_ended(self)? {
+            if planted("window-ends-before-its-copy") {
+                break;
+            }
+            self.pause();
+        }
+        Ok(())
+    }
+}
