@@ -156,7 +156,7 @@ impl Making<'_> {
                 let lent = Lent::new(bytes, config.channels.max(1))?;
                 (Place::Host(lent.memory().clone()), Some(lent))
             }
-            None => (Place::host(bytes), None),
+            None => (Place::host(bytes)?, None),
             Some(gpu) => (gpu.place(bytes, layout.bytes())?, None),
         };
         let heap = inner.shared.job.add_heap(place.memory().clone())?;
