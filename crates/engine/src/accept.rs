@@ -22,7 +22,7 @@ use crate::control::{Asked, Control, Current};
 use crate::groups::{Group, Turn};
 use crate::member::{Ends, Open, Side};
 use crate::plan::Plan;
-use crate::recv::{self, RecvLane};
+use crate::recv::{self, RecvLane, RecvTables};
 use crate::refusal::{refusal, without_comm};
 use crate::slab::Piece;
 use crate::{CommFault, CommId, Engine, Error, Nics, in_full};
@@ -232,6 +232,7 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         // The class of the traffic comes with the other end's address.
         let manner = Manner { recv_depth, asks: false, times, pipeline, class: None };
         let (mut rails, paths) = self.open_paths(nics, links, manner)?;
+        let tables = RecvTables::new(paths.are_many())?;
         let links_of = paths.iter().map(|path| path.rail);
         let bounces = Bounces::new(&rails, links_of, recv::bounce_bytes(&plan), plan.bounces)?;
         let bounces = Arc::new(bounces);
@@ -253,7 +254,8 @@ impl<F: Fabric, H: Host> Engine<F, H> {
             let fins = Piece::alone(&rails, recv::FINS_BYTES)?;
             (None, fins, Ok(rails))
         };
-        let mut receiving = RecvLane::new(paths, plan, receiver, open.mailbox, (bounces, fins), regions_max);
+        let mut receiving =
+            RecvLane::new(tables, paths, plan, receiver, open.mailbox, (bounces, fins), regions_max);
         let mut group = group;
         match &mut group {
             Ok(rails) => receiving.post_bounces(rails, 0)?,
@@ -304,11 +306,20 @@ impl<F: Fabric, H: Host> Engine<F, H> {
             let Some(receiving) = &common.receiving else { return Err(unknown) };
             let bounces = Arc::clone(&receiving.bounces);
             let Some(paths) = self.paths_of(common, rails, false) else { return Err(Error::Draining) };
+            let tables = RecvTables::new(paths.are_many());
+            let tables = tables.inspect_err(|_| self.quit_unseated(&paths, rails))?;
             let (lot, fins) = common.mailbox(rails).inspect_err(|_| self.quit_unseated(&paths, rails))?;
             let receiver = Receiver::new(self.params.mutant);
             let regions_max = self.params.regions_max as usize;
-            let lane =
-                RecvLane::new(paths, common.plan, receiver, open.mailbox, (bounces, fins), regions_max);
+            let lane = RecvLane::new(
+                tables,
+                paths,
+                common.plan,
+                receiver,
+                open.mailbox,
+                (bounces, fins),
+                regions_max,
+            );
             let ends = Ends { stream, remote: open.conn, attempt: None };
             let mut member = Open::new(Side::Recv(lane), peer.clone(), ends);
             (member.place, member.lot) = (Some(place), Some(lot));

@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 
 use trunkline_fabric::{Completion, Done, Op, PostError, Rail, Remote, Source, Status};
 use trunkline_proto::limits::{SENDS_MAX, SMALL_MAX, STRIPES_MAX};
+use trunkline_proto::reserve::{OutOfMemory, try_deque, try_filled};
 use trunkline_proto::wire::cts::Cts;
 use trunkline_proto::wire::eager::Eager;
 use trunkline_proto::wire::frame::Region;
@@ -22,7 +23,7 @@ use crate::regions::{NO_MR, Regions};
 use crate::request::{Requests, Ticket};
 use crate::slab::Piece;
 use crate::stripe::Many;
-use crate::{CommFault, MrId};
+use crate::{CommFault, MrId, Mutant};
 
 /// Eager messages whose records were not read yet, from which on a test reads records when it has time.
 const UNMATCHED_DUE: usize = 8;
@@ -62,9 +63,45 @@ pub(crate) struct SendLane {
     pub(crate) last_due: bool,
 }
 
+/// The tables of a sending lane, made before it takes anything else.
+pub(crate) struct SendTables {
+    many: Option<Box<Many>>,
+    outgoing: Box<[Outgoing]>,
+    unposted: VecDeque<u16>,
+    leaving: VecDeque<u16>,
+    marks: Box<[u64]>,
+    copied: Box<[MrId]>,
+}
+
+impl SendTables {
+    /// Of a lane with one path, or with many.
+    ///
+    /// # Errors
+    /// [`OutOfMemory`].
+    pub(crate) fn new(are_many: bool, mutant: Mutant) -> Result<Self, OutOfMemory> {
+        Ok(Self {
+            many: if are_many { Some(Box::new(Many::new(mutant)?)) } else { None },
+            outgoing: match mutant.is("engine-aborts-without-memory") {
+                true => vec![Outgoing::idle(); SENDS_MAX].into(),
+                false => try_filled(Outgoing::idle(), SENDS_MAX)?,
+            },
+            unposted: try_deque(SENDS_MAX)?,
+            leaving: try_deque(SENDS_MAX)?,
+            marks: try_filled(0, SENDS_MAX)?,
+            copied: try_filled(NO_MR, SENDS_MAX)?,
+        })
+    }
+}
+
 impl SendLane {
-    pub(crate) fn new(paths: Paths, plan: Plan, sender: Sender, mailbox: Piece, regions_max: usize) -> Self {
-        let many = paths.are_many().then(|| Box::new(Many::new(plan.mutant)));
+    pub(crate) fn new(
+        SendTables { many, outgoing, unposted, leaving, marks, copied }: SendTables,
+        paths: Paths,
+        plan: Plan,
+        sender: Sender,
+        mailbox: Piece,
+        regions_max: usize,
+    ) -> Self {
         Self {
             paths,
             many,
@@ -75,13 +112,13 @@ impl SendLane {
             fins: Region { key: 0, addr: 0 },
             part: SendPart::ALONE,
             cursor: 0,
-            outgoing: vec![Outgoing::idle(); SENDS_MAX].into(),
-            unposted: VecDeque::with_capacity(SENDS_MAX),
-            leaving: VecDeque::with_capacity(SENDS_MAX),
+            outgoing,
+            unposted,
+            leaving,
             posted: 0,
             sent: 0,
-            marks: vec![0; SENDS_MAX].into(),
-            copied: vec![NO_MR; SENDS_MAX].into(),
+            marks,
+            copied,
             last_copied: 0,
             last_due: false,
         }

@@ -23,9 +23,12 @@ mod words;
 pub use kind::Kind;
 pub use local_port::defer_port_choice;
 pub use mapped::{MappedBytes, MappedMemory, fence_mapped_stores};
+#[cfg(any(test, feature = "test-utils"))]
+pub use memory::refuse_mappings;
 pub use memory::{Memory, OutOfBounds};
 pub use memory_file::create_memory_file;
 pub use page::{Page, PageView, ViewError};
 pub use shared::{Found, PeerError, Shared, map_exported};
 pub use statics::Statics;
+pub use trunkline_proto::reserve::OutOfMemory;
 pub use words::Words;

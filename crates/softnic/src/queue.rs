@@ -1,6 +1,8 @@
 //! A bounded queue that has room for what was in it at once so far: it allocates when there is more than ever before,
 //! up to its bound, so that an idle link is small. Holds posted work.
 
+use trunkline_proto::reserve::{OutOfMemory, try_filled_with};
+
 /// Items that there is room for at first.
 const FIRST: u64 = 4;
 
@@ -15,26 +17,48 @@ pub(crate) struct Queue<T> {
     capacity: u64,
 }
 
-fn places<T>(count: u64) -> Box<[Option<T>]> {
-    std::iter::repeat_with(|| None).take(count as usize).collect()
+fn places<T>(count: u64) -> Result<Box<[Option<T>]>, OutOfMemory> {
+    try_filled_with(usize::try_from(count).unwrap_or(usize::MAX), || None)
 }
 
 impl<T> Queue<T> {
     /// An empty queue; `start` is the number of the first item.
     pub(crate) fn new(capacity: u32, start: u64) -> Self {
         let capacity = u64::from(capacity);
-        let items = places(capacity.max(1).next_power_of_two().min(FIRST));
+        let items = std::iter::repeat_with(|| None);
+        let items: Box<[_]> = items.take(capacity.max(1).next_power_of_two().min(FIRST) as usize).collect();
         Self { room: capacity.min(items.len() as u64), items, head: start, tail: start, capacity }
     }
 
-    /// Makes room for as many again; false if there may not be more.
+    /// An empty queue that has all its room from the beginning.
+    ///
+    /// # Errors
+    /// [`OutOfMemory`].
+    pub(crate) fn whole(capacity: u32) -> Result<Self, OutOfMemory> {
+        let capacity = u64::from(capacity);
+        let items = places(capacity.max(1).next_power_of_two())?;
+        Ok(Self { items, head: 0, tail: 0, room: capacity, capacity })
+    }
+
+    /// Whether `more` items fit, for which room is made; false if there may not be so many, or there is no memory for them.
+    #[inline(always)]
+    pub(crate) fn has_room(&mut self, more: u64) -> bool {
+        while self.len() + more > self.room {
+            if !self.grow() {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Makes room for as many again; false if there may not be more, or there is no memory for them.
     #[cold]
     #[inline(never)]
     fn grow(&mut self) -> bool {
-        if self.is_full() {
+        if self.room >= self.capacity {
             return false;
         }
-        let mut items = places(2 * self.items.len() as u64);
+        let Ok(mut items) = places(2 * self.items.len() as u64) else { return false };
         let mut number = self.head;
         while number != self.tail {
             let from = self.index(number);
@@ -82,7 +106,7 @@ impl<T> Queue<T> {
         self.len() >= self.capacity
     }
 
-    /// Adds an item; false if it is full.
+    /// Adds an item; false if it is full, or there is no memory for one more.
     #[inline(always)]
     pub(crate) fn push(&mut self, item: T) -> bool {
         if self.len() >= self.room && !self.grow() {

@@ -304,6 +304,11 @@ impl Qp {
                 return Err(PostError::Busy);
             }
         }
+        // Matched sends become operations like the others when their grants come, and then need room, too.
+        let more = 1 + self.matcher.sends.len() as u64;
+        if !self.flights.has_room(more) || !self.pending.has_room(more) {
+            return Err(PostError::Busy);
+        }
         Ok(())
     }
 
@@ -337,6 +342,9 @@ impl Qp {
 
     fn post_matched(&mut self, env: &Env<'_>, send: matched::Send) -> Result<(), PostError> {
         self.may_post()?;
+        if self.matcher.sends.try_reserve(1).is_err() {
+            return Err(PostError::Busy);
+        }
         match self.matcher.take_grant(send.key) {
             Some(grant) => self.release_matched(env, send, grant),
             None => self.matcher.sends.push_back(send),
