@@ -1,6 +1,6 @@
-//! Fuzzes `dial`; what it checks stands in `trunkline_proto::fuzzing`.
+//! Fuzzes `dial`; its checks are in `trunkline_proto::fuzzing`.
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
-    trunkline_proto::fuzzing::run(trunkline_proto::fuzzing::TARGETS, "dial", bytes);
+    trunkline_proto::fuzzing::run("dial", bytes);
 });

@@ -1,6 +1,6 @@
-//! Fuzzes `eager`; what it checks stands in `trunkline_proto::fuzzing`.
+//! Fuzzes `eager`; its checks are in `trunkline_proto::fuzzing`.
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
-    trunkline_proto::fuzzing::run(trunkline_proto::fuzzing::TARGETS, "eager", bytes);
+    trunkline_proto::fuzzing::run("eager", bytes);
 });

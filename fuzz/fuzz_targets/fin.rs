@@ -1,6 +1,6 @@
-//! Fuzzes `fin`; what it checks stands in `trunkline_proto::fuzzing`.
+//! Fuzzes `fin`; its checks are in `trunkline_proto::fuzzing`.
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
-    trunkline_proto::fuzzing::run(trunkline_proto::fuzzing::TARGETS, "fin", bytes);
+    trunkline_proto::fuzzing::run("fin", bytes);
 });

@@ -1,6 +1,6 @@
-//! Fuzzes `hostile`; what it checks stands in `trunkline_proto::fuzzing`.
+//! Fuzzes `hostile`; its checks are in `trunkline_proto::fuzzing`.
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
-    trunkline_proto::fuzzing::run(trunkline_proto::fuzzing::TARGETS, "hostile", bytes);
+    trunkline_proto::fuzzing::run("hostile", bytes);
 });

@@ -1,6 +1,6 @@
-//! Fuzzes `imm`; what it checks stands in `trunkline_proto::fuzzing`.
+//! Fuzzes `imm`; its checks are in `trunkline_proto::fuzzing`.
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
-    trunkline_proto::fuzzing::run(trunkline_proto::fuzzing::TARGETS, "imm", bytes);
+    trunkline_proto::fuzzing::run("imm", bytes);
 });

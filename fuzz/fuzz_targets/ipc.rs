@@ -1,6 +1,6 @@
-//! Fuzzes `ipc`; what it checks stands in `trunkline_proto::fuzzing`.
+//! Fuzzes `ipc`; its checks are in `trunkline_proto::fuzzing`.
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
-    trunkline_proto::fuzzing::run(trunkline_proto::fuzzing::TARGETS, "ipc", bytes);
+    trunkline_proto::fuzzing::run("ipc", bytes);
 });

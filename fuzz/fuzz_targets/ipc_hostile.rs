@@ -1,6 +1,6 @@
-//! Fuzzes `ipc_hostile`; what it checks stands in `trunkline_proto::fuzzing`.
+//! Fuzzes `ipc_hostile`; its checks are in `trunkline_proto::fuzzing`.
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
-    trunkline_proto::fuzzing::run(trunkline_proto::fuzzing::TARGETS, "ipc_hostile", bytes);
+    trunkline_proto::fuzzing::run("ipc_hostile", bytes);
 });

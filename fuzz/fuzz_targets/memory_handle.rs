@@ -1,6 +1,6 @@
-//! Fuzzes `memory_handle`; what it checks stands in `trunkline_proto::fuzzing`.
+//! Fuzzes `memory_handle`; its checks are in `trunkline_proto::fuzzing`.
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
-    trunkline_proto::fuzzing::run(trunkline_proto::fuzzing::TARGETS, "memory_handle", bytes);
+    trunkline_proto::fuzzing::run("memory_handle", bytes);
 });

@@ -1,6 +1,6 @@
-//! Fuzzes `node_page`; what it checks stands in `trunkline_proto::fuzzing`.
+//! Fuzzes `node_page`; its checks are in `trunkline_proto::fuzzing`.
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
-    trunkline_proto::fuzzing::run(trunkline_proto::fuzzing::TARGETS, "node_page", bytes);
+    trunkline_proto::fuzzing::run("node_page", bytes);
 });

@@ -1,6 +1,6 @@
-//! Fuzzes `ofi_address`; what it checks stands in `trunkline_ofi::fuzzing`.
+//! Fuzzes `ofi_address`; its checks are in `trunkline_ofi::fuzzing`.
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
-    trunkline_proto::fuzzing::run(trunkline_ofi::fuzzing::TARGETS, "ofi_address", bytes);
+    trunkline_ofi::fuzzing::run("ofi_address", bytes);
 });

@@ -1,6 +1,6 @@
-//! Fuzzes `post_box`; what it checks stands in `trunkline_proto::fuzzing`.
+//! Fuzzes `post_box`; its checks are in `trunkline_proto::fuzzing`.
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
-    trunkline_proto::fuzzing::run(trunkline_proto::fuzzing::TARGETS, "post_box", bytes);
+    trunkline_proto::fuzzing::run("post_box", bytes);
 });

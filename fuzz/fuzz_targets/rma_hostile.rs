@@ -1,6 +1,6 @@
-//! Fuzzes `rma_hostile`; what it checks stands in `trunkline_proto::fuzzing`.
+//! Fuzzes `rma_hostile`; its checks are in `trunkline_proto::fuzzing`.
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
-    trunkline_proto::fuzzing::run(trunkline_proto::fuzzing::TARGETS, "rma_hostile", bytes);
+    trunkline_proto::fuzzing::run("rma_hostile", bytes);
 });

@@ -1,6 +1,6 @@
-//! Fuzzes `share`; what it checks stands in `trunkline_proto::fuzzing`.
+//! Fuzzes `share`; its checks are in `trunkline_proto::fuzzing`.
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
-    trunkline_proto::fuzzing::run(trunkline_proto::fuzzing::TARGETS, "share", bytes);
+    trunkline_proto::fuzzing::run("share", bytes);
 });

@@ -1,6 +1,6 @@
-//! Fuzzes `softnic_address`; what it checks stands in `trunkline_softnic::fuzzing`.
+//! Fuzzes `softnic_address`; its checks are in `trunkline_softnic::fuzzing`.
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
-    trunkline_proto::fuzzing::run(trunkline_softnic::fuzzing::TARGETS, "softnic_address", bytes);
+    trunkline_softnic::fuzzing::run("softnic_address", bytes);
 });

@@ -1,6 +1,6 @@
-//! Fuzzes `softnic_frame`; what it checks stands in `trunkline_softnic::fuzzing`.
+//! Fuzzes `softnic_frame`; its checks are in `trunkline_softnic::fuzzing`.
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
-    trunkline_proto::fuzzing::run(trunkline_softnic::fuzzing::TARGETS, "softnic_frame", bytes);
+    trunkline_softnic::fuzzing::run("softnic_frame", bytes);
 });

@@ -1,6 +1,6 @@
-//! Fuzzes `strand`; what it checks stands in `trunkline_proto::fuzzing`.
+//! Fuzzes `strand`; its checks are in `trunkline_proto::fuzzing`.
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
-    trunkline_proto::fuzzing::run(trunkline_proto::fuzzing::TARGETS, "strand", bytes);
+    trunkline_proto::fuzzing::run("strand", bytes);
 });

@@ -1,6 +1,6 @@
-//! Fuzzes `tagged_cell`; what it checks stands in `trunkline_proto::fuzzing`.
+//! Fuzzes `tagged_cell`; its checks are in `trunkline_proto::fuzzing`.
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
-    trunkline_proto::fuzzing::run(trunkline_proto::fuzzing::TARGETS, "tagged_cell", bytes);
+    trunkline_proto::fuzzing::run("tagged_cell", bytes);
 });

@@ -1,6 +1,6 @@
-//! Fuzzes `window`; what it checks stands in `trunkline_proto::fuzzing`.
+//! Fuzzes `window`; its checks are in `trunkline_proto::fuzzing`.
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
-    trunkline_proto::fuzzing::run(trunkline_proto::fuzzing::TARGETS, "window", bytes);
+    trunkline_proto::fuzzing::run("window", bytes);
 });

@@ -1,6 +1,6 @@
-//! Fuzzes `window_card`; what it checks stands in `trunkline_proto::fuzzing`.
+//! Fuzzes `window_card`; its checks are in `trunkline_proto::fuzzing`.
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
-    trunkline_proto::fuzzing::run(trunkline_proto::fuzzing::TARGETS, "window_card", bytes);
+    trunkline_proto::fuzzing::run("window_card", bytes);
 });

@@ -16,6 +16,7 @@ mod dist;
 #[cfg(test)]
 mod fixture;
 mod floors;
+mod fuzz_list;
 mod limits;
 mod mutants;
 #[cfg(test)]
@@ -96,6 +97,12 @@ enum Command {
     Suite(suite::Options),
     /// Writes the generated files of the fuzz corpus.
     Corpus,
+    /// Checks that every parser has a fuzz target, and every target its program and corpus.
+    FuzzList {
+        /// Writes the programs and fuzz/Cargo.toml from xtask/fuzz.toml first.
+        #[arg(long)]
+        update: bool,
+    },
     /// Writes shmem.h and pshmem.h from the table of types.
     Header,
     /// Builds and runs a public suite of OpenSHMEM programs over each fabric, and writes docs/conformance.md.
@@ -149,6 +156,7 @@ fn dispatch(command: Command) -> Result<bool> {
         Command::Budget { update } => budget::run(&workspace, update),
         Command::Suite(options) => suite::run(&workspace, &options),
         Command::Corpus => corpus::run(&workspace).map(|()| true),
+        Command::FuzzList { update } => Ok(shown("fuzz-list", &fuzz_list::run(&workspace, update)?)),
         Command::Header => corpus::headers(&workspace).map(|()| true),
         Command::Conformance(options) => conformance::run(&workspace, &options),
         Command::Ci { quick } => Ok(ci::run(&workspace, quick)),

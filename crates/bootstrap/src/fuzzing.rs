@@ -1,9 +1,55 @@
-//! What the fuzz target `store` does with its input, and the inputs it begins with: what comes to a job's store and to
-//! its PMI server. Whatever parses must print to what parses to the same.
+//! What the fuzz targets of this crate do with their input, and the inputs they begin with: what comes to a job's store and to
+//! its PMI server, and where rank 0 says it is. Whatever parses must print to what parses to the same.
 
+use crate::address::Notice;
 use crate::pmi::Line;
 use crate::secret::Secret;
 use crate::store::{Answer, Challenge, Head, Hello, Kind, Status, gathered, split};
+
+/// A target: its name, its check and its seeds. As `trunkline_proto::fuzzing::Target`, which this crate does not know.
+pub type Named = (&'static str, fn(&[u8]), fn() -> Vec<Vec<u8>>);
+
+/// The targets of this crate.
+pub const TARGETS: &[Named] = &[("store", store, store_seeds), ("pmi_notice", notice, notice_seeds)];
+
+/// Runs the target of that name.
+///
+/// # Panics
+/// When there is none, or when the code under test is wrong.
+pub fn run(name: &str, bytes: &[u8]) {
+    let target = TARGETS.iter().find(|target| target.0 == name);
+    assert!(target.is_some(), "no fuzz target {name}");
+    target.into_iter().for_each(|target| target.1(bytes));
+}
+
+fn notice(bytes: &[u8]) {
+    let Ok(text) = std::str::from_utf8(bytes) else { return };
+    let Some(notice) = Notice::decode(text) else { return };
+    assert!(notice.port > 0 && !notice.addresses.is_empty());
+    assert_eq!(Notice::decode(&notice.encode()), Some(notice));
+}
+
+fn notice_seeds() -> Vec<Vec<u8>> {
+    let notice = |port, addresses: &[&str]| {
+        let addresses = addresses.iter().filter_map(|one| one.parse().ok()).collect();
+        Notice { secret: Secret::of(&["job"]), port, addresses }.encode()
+    };
+    let one = notice(4711, &["192.0.2.7"]);
+    let many = notice(65535, &["2001:db8::7", "10.0.0.1", "fe80::1", "::1", "10.0.0.2"]);
+    let texts = [
+        one.clone(),
+        many.clone(),
+        one.replacen('1', "2", 1),
+        one.replace(",4711", ",0"),
+        one.replace(",4711", ",65536"),
+        one.replace(",192.0.2.7", ""),
+        format!("{many},"),
+        format!("{many},10.0.0.3,10.0.0.4,10.0.0.5,10.0.0.6"),
+        one.to_uppercase(),
+        String::new(),
+    ];
+    texts.map(String::into_bytes).to_vec()
+}
 
 /// The input's first bytes, zeros where it is too short.
 fn padded<const N: usize>(bytes: &[u8]) -> [u8; N] {
@@ -13,11 +59,7 @@ fn padded<const N: usize>(bytes: &[u8]) -> [u8; N] {
     out
 }
 
-/// Takes any bytes.
-///
-/// # Panics
-/// When the code under test is wrong.
-pub fn store(bytes: &[u8]) {
+fn store(bytes: &[u8]) {
     let secret = Secret::of(&["job"]);
     let challenge = Challenge::decode(&padded(bytes));
     if let Some(challenge) = challenge {
@@ -47,9 +89,7 @@ pub fn store(bytes: &[u8]) {
     }
 }
 
-/// The inputs that `cargo xtask corpus` writes, the same each time.
-#[must_use]
-pub fn store_seeds() -> Vec<Vec<u8>> {
+fn store_seeds() -> Vec<Vec<u8>> {
     let secret = Secret::of(&["job"]);
     let challenge = Challenge { nonce: [7; 16] };
     let hello = Hello::new(&secret, &challenge, 3, 16, [9; 16]);

@@ -9,6 +9,9 @@ mod banner;
 mod cause;
 mod config;
 mod error;
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub mod fuzzing;
 mod gpudirect;
 mod inventory;
 mod member;

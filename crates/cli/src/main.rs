@@ -1,55 +1,6 @@
-//! The `trunkline` command: benchmarks, and what is to come, behind one set of subcommands.
-//!
-//! Run by people. Each subcommand is one file in `cmd`; this file only chooses. It names no item of the plugin:
-//! what it measures is loaded with `dlopen` like any other plugin.
+//! The `trunkline` command. All of it is in the library beside, so that fuzz targets can link its parsers.
 #![forbid(unsafe_code)]
 
-mod bench;
-mod cmd;
-mod job;
-mod locate;
-mod run;
-mod selftest;
-mod sweep;
-mod top;
-mod topo;
-
-use std::process::ExitCode;
-
-use clap::Parser;
-
-/// Communication transport for GPU clusters: measure it, look into it.
-#[derive(Debug, Parser)]
-#[command(name = "trunkline", version = trunkline_choose::VERSION, arg_required_else_help = true, after_help = EXAMPLES)]
-struct Cli {
-    #[command(subcommand)]
-    command: cmd::Command,
-}
-
-const EXAMPLES: &str = "\
-Examples:
-  trunkline bench all_reduce                   two ranks here, 8 B to 64 MiB, every byte verified
-  trunkline bench p2p                          latency, bandwidth, message rate of the plugin API
-  trunkline bench alltoall -n 4 -b 1M -e 16M   four ranks, 1 MiB to 16 MiB
-  trunkline bench all_reduce --plugin ./libnccl-net-other.so
-  trunkline run --hosts a,b trunkline bench p2p   the same between two hosts
-  trunkline sweep --quick                      how many queue pairs? 14 configurations, one HTML report
-  trunkline selftest --report report.md        checks of RDMA NICs and GPUs, a report for an issue
-  trunkline plot p2p.svg ours.json other.json  saved results as one picture
-  trunkline info                               fabrics, NICs, how bytes are copied
-  trunkline info --params                      every setting and its value
-  trunkline topo                               GPUs and NICs, and which NICs a GPU uses
-  trunkline top                                what is going on in the processes of this host";
-
-fn main() -> ExitCode {
-    if let Some(code) = trunkline_nethost::rank_entry() {
-        return code;
-    }
-    match cmd::run(Cli::parse().command) {
-        Ok(code) => code,
-        Err(error) => {
-            eprintln!("trunkline: {error}");
-            ExitCode::from(2)
-        }
-    }
+fn main() -> std::process::ExitCode {
+    trunkline_cli::run_command()
 }

@@ -20,6 +20,9 @@ mod shared_copy;
 mod statics;
 mod words;
 
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub use ipc::fuzzing;
 pub use kind::Kind;
 pub use local_port::defer_port_choice;
 pub use mapped::{MappedBytes, MappedMemory, fence_mapped_stores};

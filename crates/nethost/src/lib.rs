@@ -23,6 +23,9 @@ mod data;
 mod device;
 mod element;
 mod executor;
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub mod fuzzing;
 mod launch;
 mod left;
 mod links;

@@ -9,6 +9,14 @@ use crate::address::{Address, Landing, NAME_MAX};
 /// The targets of this crate.
 pub const TARGETS: &[Target] = &[Target { name: "ofi_address", check: address, seeds: address_seeds }];
 
+/// Runs the target of that name.
+///
+/// # Panics
+/// When there is none, or when the code under test is wrong.
+pub fn run(name: &str, bytes: &[u8]) {
+    trunkline_proto::fuzzing::run_of(TARGETS, name, bytes);
+}
+
 fn address(bytes: &[u8]) {
     let Ok(parsed) = Address::parse(bytes) else { return };
     assert!(parsed.names.iter().all(|name| (1..=NAME_MAX).contains(&name.len())));

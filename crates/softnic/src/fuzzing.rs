@@ -1,20 +1,32 @@
 //! What the fuzz targets of this crate do with their input: descriptors of a ring, and link addresses. Whatever parses
 //! must print to what parses to the same.
 
+mod queue_pair;
+
 use trunkline_proto::fuzzing::{Target, variants};
 
 use crate::connect::Address;
 use crate::peer_memory::LinkProof;
 use crate::record::{INLINE_U32, Payload, Record, Verb, WORDS};
 use crate::segment::Geometry;
-use crate::tcp::{FRAME_BYTES, Frame, FrameBody};
+use crate::tcp::{self, FRAME_BYTES, Frame, FrameBody, HELLO};
 
 /// The targets of this crate.
 pub const TARGETS: &[Target] = &[
     Target { name: "softnic_record", check: record, seeds: record_seeds },
     Target { name: "softnic_frame", check: frame, seeds: frame_seeds },
     Target { name: "softnic_address", check: address, seeds: address_seeds },
+    Target { name: "softnic_queue_pair", check: queue_pair::actions, seeds: queue_pair::action_seeds },
+    Target { name: "door_hello", check: hello, seeds: hello_seeds },
 ];
+
+/// Runs the target of that name.
+///
+/// # Panics
+/// When there is none, or when the code under test is wrong.
+pub fn run(name: &str, bytes: &[u8]) {
+    trunkline_proto::fuzzing::run_of(TARGETS, name, bytes);
+}
 
 fn words(bytes: &[u8]) -> [u64; WORDS] {
     let mut words = [0; WORDS];
@@ -94,6 +106,16 @@ fn frame_seeds() -> Vec<Vec<u8>> {
         record(Verb::Decline { grant: id }, none, None),
     ];
     variants(&all.map(|body| Frame { body, executed: 7, posted: u64::MAX }.bytes().to_vec()))
+}
+
+fn hello(bytes: &[u8]) {
+    let Some(said) = bytes.first_chunk::<HELLO>() else { return };
+    let Some(token) = tcp::parse_hello(said) else { return };
+    assert_eq!(tcp::hello(&token), *said, "one hello per token");
+}
+
+fn hello_seeds() -> Vec<Vec<u8>> {
+    variants(&[[0; 16], [7; 16], [0xff; 16]].map(|token| tcp::hello(&token).to_vec()))
 }
 
 fn address(bytes: &[u8]) {

@@ -13,22 +13,26 @@ use trunkline_proto::fuzzing::Target;
 /// Fewer files than this are no corpus.
 const FILES_MIN: usize = 10;
 
+/// Targets that execute lists of actions over real streams, rings and memory: an input takes a thousand times as long as one of a parser.
+const ACTIONS: &[&str] =
+    &["control_stream", "launcher_job", "one_sided", "softnic_queue_pair", "tagged_endpoint"];
+
 fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz")
 }
 
-/// What processes of a job say to each other; a crate that does not know `Target`.
-const OF_JOBS: &[Target] = &[Target {
-    name: "store",
-    check: trunkline_bootstrap::fuzzing::store,
-    seeds: trunkline_bootstrap::fuzzing::store_seeds,
-}];
+/// Targets of crates that do not know `Target`.
+fn named() -> impl Iterator<Item = Target> {
+    let all = trunkline_bootstrap::fuzzing::TARGETS.iter().chain(trunkline_mem::fuzzing::TARGETS);
+    all.chain(trunkline_nethost::fuzzing::TARGETS).map(|&(name, check, seeds)| Target { name, check, seeds })
+}
 
-fn targets() -> impl Iterator<Item = &'static Target> {
-    let of_fabrics = trunkline_softnic::fuzzing::TARGETS.iter().chain(trunkline_verbs::fuzzing::TARGETS);
-    let of_fabrics = of_fabrics.chain(trunkline_ofi::fuzzing::TARGETS);
-    let of_fabrics = of_fabrics.chain(trunkline_engine::fuzzing::TARGETS);
-    trunkline_proto::fuzzing::TARGETS.iter().chain(of_fabrics).chain(OF_JOBS)
+fn targets() -> impl Iterator<Item = Target> {
+    let all = trunkline_proto::fuzzing::TARGETS.iter().chain(trunkline_softnic::fuzzing::TARGETS);
+    let all = all.chain(trunkline_verbs::fuzzing::TARGETS).chain(trunkline_ofi::fuzzing::TARGETS);
+    let all = all.chain(trunkline_engine::fuzzing::TARGETS).chain(trunkline::fuzzing::TARGETS);
+    let all = all.chain(trunkline_choose::fuzzing::TARGETS);
+    all.chain(trunkline_cli::fuzzing::TARGETS).copied().chain(named())
 }
 
 /// Names in a folder, without their last `suffix`; none if there is no such folder.
@@ -58,7 +62,7 @@ fn every_file_is_replayed() {
     let write = std::env::var("TRUNKLINE_CORPUS").is_ok_and(|word| word == "write");
     for target in targets() {
         if write {
-            write_seeds(target);
+            write_seeds(&target);
         }
         let folder = folder().join("corpus").join(target.name);
         let files = names(&folder, "");
@@ -87,7 +91,7 @@ fn random_bytes_are_as_good() {
     let mut numbers = trunkline_proto::fuzzing::Numbers::new(77);
     for target in targets() {
         for seed in (target.seeds)() {
-            for _ in 0..100 {
+            for _ in 0..if ACTIONS.contains(&target.name) { 3 } else { 100 } {
                 let mut bytes = seed.clone();
                 for _ in 0..=numbers.below(4) {
                     if !bytes.is_empty() {
@@ -101,8 +105,25 @@ fn random_bytes_are_as_good() {
     }
 }
 
+/// What `cargo xtask mutants` runs: bugs that only a sequence of actions shows.
+#[test]
+fn action_lists_hold() {
+    let mut numbers = trunkline_proto::fuzzing::Numbers::new(78);
+    for name in ACTIONS {
+        let target = targets().find(|target| target.name == *name).unwrap();
+        let folder = folder().join("corpus").join(name);
+        names(&folder, "").into_iter().for_each(|file| (target.check)(&fs::read(folder.join(file)).unwrap()));
+        for _ in 0..40 {
+            let len = 1 + 4 * numbers.below(64);
+            let script: Vec<u8> = (0..len).map(|_| numbers.next_u64() as u8).collect();
+            println!("{name} {script:?}");
+            (target.check)(&script);
+        }
+    }
+}
+
 #[test]
 #[should_panic(expected = "no fuzz target nothing")]
 fn an_unknown_target_is_refused() {
-    trunkline_proto::fuzzing::run(trunkline_proto::fuzzing::TARGETS, "nothing", &[]);
+    trunkline_proto::fuzzing::run("nothing", &[]);
 }

@@ -59,6 +59,9 @@ mod collective;
 mod context;
 pub mod device;
 mod error;
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub mod fuzzing;
 mod launch;
 pub mod messages;
 mod pending;

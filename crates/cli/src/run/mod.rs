@@ -6,9 +6,12 @@
 pub(crate) mod agent;
 pub(crate) mod child;
 mod frame;
+#[cfg(feature = "fuzzing")]
+pub(crate) mod fuzzing;
 pub(crate) mod hosts;
 mod job;
 mod output;
+mod state;
 
 use std::io;
 use std::os::unix::process::CommandExt as _;
@@ -130,8 +133,6 @@ struct Agent {
     command: String,
     child: Child,
     input: ChildStdin,
-    /// Whether what it writes is still to come.
-    open: bool,
     /// Whether it inherits our environment.
     local: bool,
 }
@@ -242,7 +243,7 @@ fn start_agent(
             }
         }
     })?;
-    Ok(Agent { name: host.name.clone(), command: shown, child, input, open: true, local })
+    Ok(Agent { name: host.name.clone(), command: shown, child, input, local })
 }
 
 /// What all agents say first, or the signal that came before.

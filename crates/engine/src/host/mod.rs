@@ -1,6 +1,8 @@
 //! The machine this process runs on, for engines that are not simulated.
 
 mod dial;
+#[cfg(feature = "fuzzing")]
+pub(crate) mod fuzzing;
 mod lobby;
 mod local;
 mod machine;

@@ -17,14 +17,14 @@ const LOCAL: u8 = 1;
 
 /// Where a process listens.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
-struct Places {
-    local: Option<Name>,
-    remote: Vec<SocketAddr>,
+pub(super) struct Places {
+    pub(super) local: Option<Name>,
+    pub(super) remote: Vec<SocketAddr>,
 }
 
 impl Places {
     /// The address; network parts that do not fit are left out, and told by the first of them.
-    fn address(&self) -> OobAddress {
+    pub(super) fn address(&self) -> OobAddress {
         let mut out = Writer::default();
         if let Some(name) = self.local {
             out.u8(LOCAL).bytes(&name);
@@ -38,7 +38,7 @@ impl Places {
     }
 
     /// Parses what a handle says; `None` if it makes no sense.
-    fn parse(address: &OobAddress) -> Option<Self> {
+    pub(super) fn parse(address: &OobAddress) -> Option<Self> {
         let mut places = Self::default();
         let mut reader = Reader(&address.0);
         if let Some(&LOCAL) = reader.0.first() {

@@ -352,5 +352,7 @@ impl Drop for RemoteStream {
     }
 }
 
+#[cfg(feature = "fuzzing")]
+pub(super) mod fuzzing;
 #[cfg(test)]
 mod tests;

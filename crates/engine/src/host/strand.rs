@@ -257,7 +257,7 @@ impl Strand {
         }))
     }
 
-    #[cfg(test)]
+    #[cfg(any(test, feature = "fuzzing"))]
     pub(super) fn fd(&self) -> &OwnedFd {
         &self.socket
     }

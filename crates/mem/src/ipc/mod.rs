@@ -10,6 +10,8 @@ mod any;
 mod cuda;
 mod driven;
 mod error;
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing;
 mod guarded;
 mod handle;
 mod here;

@@ -8,8 +8,9 @@ use crate::mutant::Mutant;
 use crate::rma::atomic::Action;
 use crate::wire::devq::{
     Aborted, Ask, Atomic, BOX_BYTES, Bells, CARD_WORDS, Companion, Completion, Entry, Fence, Frontier,
-    GuestCard, GuestFile, Inline, Local, Owner, POST_PLACES, PartLengths, Poison, PostBox, REPLY_BYTES,
-    REQUEST_BYTES, Remote, Reply, Request, Shape, Status, WindowCard, WindowLayout, WindowShape, Work,
+    GuestCard, GuestFile, Inline, Local, MakingReport, Owner, POST_PLACES, PartLengths, Poison, PostBox,
+    REPLY_BYTES, REPORT_WORDS, REQUEST_BYTES, Remote, Reply, Request, Shape, Status, WindowCard,
+    WindowLayout, WindowShape, Work,
 };
 use crate::wire::dial::Heap;
 use crate::wire::frame::Region;
@@ -324,4 +325,23 @@ pub(super) fn post_box_seeds() -> Vec<Vec<u8>> {
     all.push(input(0, true, &[1, 5, 3 | 9 << 32, 0]));
     all.push(input(0, true, &[1, 0, 9 << 32 | 1 << 16, 0]));
     variants(&all)
+}
+
+/// What a rank says about its part of a window.
+pub(super) fn making_report(bytes: &[u8]) {
+    let given = words::<REPORT_WORDS>(bytes);
+    let Ok(report) = MakingReport::from_words(&given, Mutant::NONE) else { return };
+    assert_eq!(report.to_words(), given);
+    assert_eq!(report.cause().is_some(), given[0] > 0);
+}
+
+pub(super) fn making_report_seeds() -> Vec<Vec<u8>> {
+    let long = "window ".repeat(100);
+    let reports = [
+        MakingReport::READY,
+        MakingReport::failed(""),
+        MakingReport::failed("cuMemCreate: out of memory"),
+        MakingReport::failed(&long),
+    ];
+    variants(&reports.map(|report| report.to_words().into_iter().flat_map(u64::to_le_bytes).collect()))
 }

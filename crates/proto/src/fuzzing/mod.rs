@@ -40,6 +40,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "devq", check: devq::words_of_a_queue, seeds: devq::seeds },
     Target { name: "window_card", check: devq::window_card, seeds: devq::window_card_seeds },
     Target { name: "guest_card", check: devq::guest_card, seeds: devq::guest_card_seeds },
+    Target { name: "making_report", check: devq::making_report, seeds: devq::making_report_seeds },
     Target { name: "post_box", check: devq::post_box, seeds: devq::post_box_seeds },
     Target { name: "ipc", check: ipc::messages, seeds: ipc::message_seeds },
     Target { name: "ipc_hostile", check: ipc::hostile, seeds: ipc::hostile_seeds },
@@ -56,11 +57,19 @@ pub const TARGETS: &[Target] = &[
     Target { name: "hostile", check: pair::hostile, seeds: pair::seeds },
 ];
 
-/// Runs the target of that name.
+/// Runs the target of that name of this crate.
+///
+/// # Panics
+/// When there is none, or when the code under test is wrong.
+pub fn run(name: &str, bytes: &[u8]) {
+    run_of(TARGETS, name, bytes);
+}
+
+/// Runs the target of that name among those of a crate.
 ///
 /// # Panics
 /// When there is none in `targets`, or when the code under test is wrong.
-pub fn run(targets: &[Target], name: &str, bytes: &[u8]) {
+pub fn run_of(targets: &[Target], name: &str, bytes: &[u8]) {
     let target = targets.iter().find(|target| target.name == name);
     assert!(target.is_some(), "no fuzz target {name}");
     if let Some(target) = target {

@@ -41,7 +41,7 @@ pub(crate) fn hello(token: &Token) -> [u8; HELLO] {
 }
 
 /// The link that a hello is for.
-fn parse(hello: &[u8; HELLO]) -> Option<Token> {
+pub(crate) fn parse_hello(hello: &[u8; HELLO]) -> Option<Token> {
     let known = hello[..8] == MAGIC && hello[8..10] == VERSION.to_le_bytes() && hello[10..16] == [0; 6];
     let mut token = [0; 16];
     token.copy_from_slice(&hello[16..]);
@@ -100,7 +100,7 @@ impl Stranger {
                 Moved::Ended => return Said::Nonsense,
             }
         }
-        parse(&self.said).map_or(Said::Nonsense, Said::All)
+        parse_hello(&self.said).map_or(Said::Nonsense, Said::All)
     }
 }
 

@@ -16,6 +16,8 @@ mod socket;
 mod stream;
 
 pub(crate) use door::{Door, STRANGER_TIME, Token};
+#[cfg(feature = "fuzzing")]
+pub(crate) use door::{HELLO, hello, parse_hello};
 pub(crate) use events::SocketEvents;
 #[cfg(feature = "fuzzing")]
 pub(crate) use frame::{BYTES as FRAME_BYTES, Body as FrameBody, Frame};

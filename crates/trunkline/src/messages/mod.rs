@@ -69,6 +69,8 @@ mod start;
 mod wait;
 mod window;
 
+#[cfg(feature = "fuzzing")]
+pub(crate) use start::fuzzing as rank_card;
 use trunkline_engine::host::{UnixHost, UnixStream};
 pub use trunkline_engine::tagged::Counts;
 use trunkline_engine::tagged::{Begun, Done, Endpoint, Failed, PeerId, RequestId, SendRefused};

@@ -272,3 +272,6 @@ impl<M: IpcMemory> Messages<M> {
         Ok(())
     }
 }
+
+#[cfg(feature = "fuzzing")]
+pub(crate) mod fuzzing;

@@ -30,7 +30,7 @@ pub struct Sealed {
 
 impl Sealed {
     /// Of an allocation of this process, before the driver has given anything.
-    pub(super) fn of(allocation: &Allocation, process: u64, kind: u8) -> Self {
+    pub(in crate::ipc) fn of(allocation: &Allocation, process: u64, kind: u8) -> Self {
         let Allocation { base, len, id, device } = *allocation;
         Self { kind, process, id, base: base as u64, len, device, driver: [0; DRIVERS] }
     }
@@ -52,7 +52,7 @@ impl Sealed {
     }
 
     /// As a peer gets it.
-    pub(super) fn handle(&self) -> Handle {
+    pub(in crate::ipc) fn handle(&self) -> Handle {
         let mut words = [0; WORDS];
         let said = [self.process, self.id.0, self.base, self.len as u64, u64::from(self.device)];
         for (word, said) in words.iter_mut().zip(said.into_iter().chain(self.driver)) {
@@ -66,7 +66,7 @@ impl Sealed {
     ///
     /// # Errors
     /// [`HandleError`].
-    pub(super) fn parse(handle: &Handle, kinds: &[u8]) -> Result<Self, HandleError> {
+    pub(in crate::ipc) fn parse(handle: &Handle, kinds: &[u8]) -> Result<Self, HandleError> {
         let (kind, expected) = (handle.kind(), kinds.first().copied().unwrap_or(0));
         if !kinds.contains(&kind) {
             return Err(HandleError::Kind { found: kind, expected });

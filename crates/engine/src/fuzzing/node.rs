@@ -1,4 +1,4 @@
-//! What the fuzz targets of this crate do with their input: a node that shares memory with a neighbour which says anything, handles of
+//! A node that shares memory with a neighbour which says anything, handles of
 //! real memory with any byte changed among it.
 
 use std::collections::{BTreeSet, VecDeque};
@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use trunkline_fabric::{Frame, OobError, OobStream};
 use trunkline_mem::Memory;
 use trunkline_mem::ipc::{Device, IpcMemory as _, Passing};
-use trunkline_proto::fuzzing::{Target, variants};
+use trunkline_proto::fuzzing::variants;
 use trunkline_proto::intervals::Span;
 use trunkline_proto::ipc::exporter::Amount;
 use trunkline_proto::slots::SlotId;
@@ -15,9 +15,6 @@ use trunkline_proto::time::{Duration, Instant};
 use trunkline_proto::wire::ipc::{Announce, Handle, Hello, Message, Name, Names, Outcome, Reference};
 
 use crate::ipc::{ArrivalId, Config, Neighbour, Node, Notice, OPERATIONS_MAX, OperationId, Send, Sending};
-
-/// The targets of this crate.
-pub const TARGETS: &[Target] = &[Target { name: "ipc_node", check: node, seeds: node_seeds }];
 
 /// Bytes of each allocation of both ends.
 const LEN: usize = 64 << 10;
@@ -89,7 +86,7 @@ struct Spoken {
 }
 
 /// Four bytes a step: what happens, and three numbers.
-fn node(bytes: &[u8]) {
+pub(super) fn node(bytes: &[u8]) {
     let Some(mut world) = World::new() else { return };
     for step in bytes.chunks_exact(4).take(STEPS_MAX) {
         world.step(step[0], step[1], step[2], step[3]);
@@ -98,7 +95,7 @@ fn node(bytes: &[u8]) {
     world.end();
 }
 
-fn node_seeds() -> Vec<Vec<u8>> {
+pub(super) fn node_seeds() -> Vec<Vec<u8>> {
     let (announce, refer, receive, retire, hello, send, done) = (0, 1, 2, 3, 4, 5, 6);
     let scripts: [&[[u8; 4]]; 5] = [
         &[[hello, 9, 0, 0], [announce, 1, 0, 0], [refer, 1, 0, 9], [receive, 0, 0, 0], [retire, 1, 0, 0]],

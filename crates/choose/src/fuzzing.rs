@@ -1,0 +1,327 @@
+//! Two members of a job with one-sided work between them, driven by a list of actions, beside control streams of others that greet with any
+//! process and say any words. What members put, add and get is what a model of their heaps says; the others change no byte and end nothing.
+//!
+//! It stands here because this crate knows both the engine and a fabric; nothing of this is in the product.
+
+use trunkline_engine::host::{UnixHost, UnixStream};
+use trunkline_engine::rma::{ContextId, Job, Local, RmaError, Source};
+use trunkline_engine::{Nics, Params};
+use trunkline_fabric::{Frame, Host as _, Oob as _, OobAddress, OobStream as _};
+use trunkline_mem::Memory;
+use trunkline_proto::fuzzing::{Target, variants};
+use trunkline_proto::id::ProcessId;
+use trunkline_proto::rma::atomic::{Action, Atomic, Type};
+use trunkline_proto::wire::dial::{Card, Refusal, Word as Say};
+use trunkline_proto::wire::frame::{Frame as Control, VERSION};
+use trunkline_proto::wire::rma::Stream;
+use trunkline_proto::wire::rma::word::{Width, Word};
+use trunkline_proto::wire::share::Offer;
+use trunkline_softnic::{SoftConfig, SoftFabric, WireMode};
+
+/// The targets of this crate.
+pub const TARGETS: &[Target] = &[Target { name: "one_sided", check: actions, seeds: action_seeds }];
+
+/// Runs the target of that name.
+///
+/// # Panics
+/// When there is none, or when the code under test is wrong.
+pub fn run(name: &str, bytes: &[u8]) {
+    trunkline_proto::fuzzing::run_of(TARGETS, name, bytes);
+}
+
+/// Actions of one input.
+const ACTIONS_MAX: usize = 64;
+/// Bytes of a heap: words that are added to, room for what is put, and room for what is got.
+const HEAP: usize = 32 << 10;
+const PUT_AT: u64 = 4096;
+const GOT_AT: u64 = 16 << 10;
+/// Bytes of a put: as many as the software NIC takes with an operation.
+const PUT_MAX: usize = 96;
+/// Streams of others.
+const OTHERS_MAX: usize = 6;
+/// Rounds in which a call between members comes to its end.
+const ROUNDS_MAX: usize = 400_000;
+
+struct Member {
+    job: Job<SoftFabric, UnixHost>,
+    heap: Memory,
+    context: ContextId,
+    /// What its heap holds once the other member's work is done.
+    model: Vec<u8>,
+    /// Where the next bytes from the other member go, each to a place of its own.
+    next: u64,
+}
+
+struct World {
+    members: [Member; 2],
+    cards: [Card; 2],
+    outside: UnixHost,
+    others: Vec<UnixStream>,
+}
+
+/// Four bytes per action: what happens, at which member, and two numbers. The first byte of the input chooses the wire.
+fn actions(bytes: &[u8]) {
+    let Some((&how, rest)) = bytes.split_first() else { return };
+    let Some(mut world) = World::new(how) else { return };
+    for action in rest.chunks_exact(4).take(ACTIONS_MAX) {
+        world.act(action[0], usize::from(action[1] % 2), action[2], action[3]);
+    }
+    world.end();
+}
+
+fn action_seeds() -> Vec<Vec<u8>> {
+    let (put, get, add, quiet, greet, say) = (0, 1, 2, 3, 4, 5);
+    let scripts: [Vec<[u8; 4]>; 4] = [
+        vec![
+            [put, 0, 8, 1],
+            [put, 1, 200, 2],
+            [quiet, 0, 0, 0],
+            [get, 0, 0, 9],
+            [add, 0, 0, 1],
+            [add, 0, 0, 2],
+            [get, 1, 0, 3],
+        ],
+        vec![
+            [greet, 0, 0, 0],
+            [say, 0, 0, 0],
+            [put, 1, 9, 1],
+            [say, 0, 1, 2],
+            [say, 0, 2, 3],
+            [put, 0, 9, 1],
+            [say, 0, 3, 1],
+        ],
+        vec![
+            [put, 0, 8, 1],
+            [greet, 1, 1, 0],
+            [say, 1, 4, 0],
+            [say, 1, 5, 255],
+            [add, 0, 3, 1],
+            [say, 1, 6, 0],
+            [say, 1, 7, 9],
+            [6, 0, 0, 0],
+        ],
+        vec![
+            [greet, 0, 2, 0],
+            [greet, 0, 3, 0],
+            [7, 0, 40, 3],
+            [7, 1, 3, 0],
+            [put, 0, 255, 255],
+            [put, 1, 255, 255],
+            [get, 0, 0, 255],
+        ],
+    ];
+    let all: Vec<Vec<u8>> =
+        (0..).zip(scripts).map(|(how, script)| [vec![how], script.concat()].concat()).collect();
+    variants(&all)
+}
+
+impl World {
+    fn new(how: u8) -> Option<Self> {
+        let wire = [WireMode::Auto, WireMode::Shm, WireMode::Tcp][usize::from(how % 3)];
+        let job = || {
+            let fabric = SoftFabric::new(SoftConfig { wire, ..SoftConfig::default() }).ok()?;
+            Job::new(fabric, UnixHost::new(|_, _| {}), params(), Nics::new(&[0])?).ok()
+        };
+        let jobs = [job()?, job()?];
+        let bytes = [jobs[0].card(), jobs[1].card()];
+        let cards = [Card::from_bytes(&bytes[0]).ok()?, Card::from_bytes(&bytes[1]).ok()?];
+        let [first, second] = jobs;
+        first.meet(0, &bytes).ok()?;
+        second.meet(1, &bytes).ok()?;
+        let members = [Member::new(first)?, Member::new(second)?];
+        Some(Self { members, cards, outside: UnixHost::new(|_, _| {}), others: Vec::new() })
+    }
+
+    fn act(&mut self, what: u8, at: usize, one: u8, two: u8) {
+        match what % 9 {
+            0 | 8 => self.put(at, usize::from(one) % (PUT_MAX + 1), two),
+            1 => self.get(at, u64::from(one) * 8, u64::from(two)),
+            2 => self.add(at, u64::from(one % 16) * 8, two.into()),
+            3 => self.quiet(at),
+            4 if self.others.len() < OTHERS_MAX => self.greet(at, one),
+            5 => self.say(one, two),
+            6 => drop(self.others.pop()),
+            7 => self.say_bytes(vec![two; usize::from(one)]),
+            _ => self.progress(),
+        }
+    }
+
+    fn progress(&mut self) {
+        for member in &self.members {
+            let done = member.job.progress(member.context);
+            assert!(done.is_ok(), "{done:?}");
+        }
+        for other in &mut self.others {
+            // One that was turned away says so.
+            let _ = other.recv();
+        }
+    }
+
+    /// Tries until it works, while both members go on.
+    fn until<T>(&mut self, at: usize, mut call: impl FnMut(&Member) -> Result<Option<T>, RmaError>) -> T {
+        for _ in 0..ROUNDS_MAX {
+            match call(&self.members[at]) {
+                Ok(Some(done)) => return done,
+                Ok(None) => self.progress(),
+                Err(error) => panic!("what others say ends the work of members: {error}"),
+            }
+        }
+        panic!("a call between members never ends");
+    }
+
+    fn put(&mut self, at: usize, len: usize, fill: u8) {
+        let to = &mut self.members[1 - at];
+        let offset = to.next;
+        if len == 0 || offset + len as u64 > GOT_AT {
+            return;
+        }
+        to.next += len.next_multiple_of(8) as u64;
+        let bytes: Vec<u8> = (0..len).map(|at| fill.wrapping_add(at as u8)).collect();
+        to.model[offset as usize..][..len].copy_from_slice(&bytes);
+        let whom = 1 - at as u32;
+        let taken = self.until(at, |from| from.job.put(from.context, whom, 0, offset, Source::Bytes(&bytes)));
+        assert_eq!(taken, len as u64);
+    }
+
+    fn get(&mut self, at: usize, from: u64, len: u64) {
+        if len == 0 || from + len > GOT_AT {
+            return;
+        }
+        // What is under way may be got or not.
+        self.quiet(at);
+        let (mut offset, mut into) = (from, Local { heap: 0, offset: GOT_AT, len });
+        while into.len > 0 {
+            let part = into;
+            let whom = 1 - at as u32;
+            let taken = self.until(at, |of| of.job.get(of.context, whom, 0, offset, part));
+            (offset, into.offset, into.len) = (offset + taken, into.offset + taken, into.len - taken);
+        }
+        self.quiet(at);
+        let expected = self.members[1 - at].model[from as usize..][..len as usize].to_vec();
+        let own = &mut self.members[at];
+        own.model[GOT_AT as usize..][..len as usize].copy_from_slice(&expected);
+        assert!(own.bytes(GOT_AT, len as usize) == expected, "other bytes were got");
+    }
+
+    fn add(&mut self, at: usize, offset: u64, value: u64) {
+        let (Ok(word), Some(atomic)) =
+            (Word::new(0, offset, Width::Eight), Atomic::new(Type::U64, Action::Add(value), true))
+        else {
+            return;
+        };
+        let whom = 1 - at as u32;
+        let fetch = self.until(at, |from| from.job.atomic(from.context, whom, word, atomic));
+        let was = self.until(at, |from| from.job.fetched(from.context, fetch));
+        let place = &mut self.members[1 - at].model[offset as usize..][..8];
+        let mut known = [0; 8];
+        known.copy_from_slice(place);
+        assert_eq!(was, u64::from_le_bytes(known), "an atomic was applied twice, or lost");
+        place.copy_from_slice(&was.wrapping_add(value).to_le_bytes());
+    }
+
+    fn quiet(&mut self, at: usize) {
+        self.until(at, |of| Ok(of.job.quiet(of.context)?.then_some(())));
+    }
+
+    /// Another process opens a control stream, and says that it is some process: a member's, for one.
+    fn greet(&mut self, at: usize, whom: u8) {
+        let address = OobAddress(self.cards[at].address.clone());
+        let Ok(mut stream) = self.outside.oob().connect(&address) else { return };
+        let process = match whom % 4 {
+            0 => self.cards[1 - at].process,
+            1 => self.cards[at].process,
+            2 => ProcessId([whom; 16]),
+            // It says nothing.
+            _ => return self.others.push(stream),
+        };
+        let hello = Control::Hello { min: VERSION, max: VERSION, offer: Offer::NONE, process }.to_bytes();
+        let said = stream.send(Frame { bytes: hello, fd: None });
+        self.others.extend(said.is_ok().then_some(stream));
+    }
+
+    /// Another process says a word.
+    fn say(&mut self, kind: u8, number: u8) {
+        let Some(stream) = Stream::new(number % 8) else { return };
+        let (id, proof) = (u64::from(number), [number; 16]);
+        let word = match kind % 9 {
+            0 => Say::Dial {
+                id,
+                proof,
+                member: u32::from(number % 3),
+                stream,
+                path: number % 5,
+                link: vec![number; 20],
+            },
+            1 => Say::Spoil { proof, heap: 0, offset: id * 8, value: 9 },
+            2 => Say::Taken { id, served: id, receives: 2, heaps: Vec::new(), link: vec![1; 20] },
+            3 => Say::Refused { id, why: Refusal::Stranger },
+            4 => Say::Leave { stream },
+            5 => Say::Down { served: id | 1 << 32 },
+            6 => Say::Dial { id, proof, member: 0, stream, path: 0, link: Vec::new() },
+            7 => Say::Dial { id, proof, member: u32::MAX, stream, path: u8::MAX, link: vec![0; 80] },
+            _ => return self.say_bytes(Say::Down { served: id }.to_bytes().split_off(1)),
+        };
+        self.say_bytes(word.to_bytes());
+    }
+
+    fn say_bytes(&mut self, bytes: Vec<u8>) {
+        if let Some(other) = self.others.last_mut() {
+            // It may have been turned away.
+            let _ = other.send(Frame { bytes, fd: None });
+        }
+        self.progress();
+    }
+
+    fn end(mut self) {
+        for at in [0, 1] {
+            self.quiet(at);
+        }
+        for member in &self.members {
+            assert!(member.bytes(0, HEAP) == member.model, "a heap is not what members made of it");
+        }
+    }
+}
+
+impl Member {
+    fn new(job: Job<SoftFabric, UnixHost>) -> Option<Self> {
+        let heap = Memory::heap(HEAP);
+        job.add_heap(heap.clone()).ok()?;
+        let context = job.context().ok()?;
+        Some(Self { job, heap, context, model: vec![0; HEAP], next: PUT_AT })
+    }
+
+    fn bytes(&self, offset: u64, len: usize) -> Vec<u8> {
+        let mut bytes = vec![0; len];
+        let read = self.heap.read(offset, &mut bytes);
+        assert!(read.is_ok());
+        bytes
+    }
+}
+
+fn params() -> Params {
+    #[cfg_attr(not(feature = "mutants"), expect(unused_mut, reason = "changed only to plant a bug"))]
+    let mut params = Params::default();
+    #[cfg(feature = "mutants")]
+    if let Ok(name) = std::env::var("TRUNKLINE_MUTANT") {
+        params.mutant = trunkline_engine::Mutant::named(name.leak());
+    }
+    params
+}
+
+#[cfg(test)]
+mod tests {
+    use trunkline_proto::fuzzing::Numbers;
+
+    use super::*;
+
+    #[test]
+    fn random_actions_hold() {
+        action_seeds().iter().for_each(|seed| actions(seed));
+        let mut numbers = Numbers::new(29);
+        for _ in 0..100 {
+            let len = 1 + 4 * numbers.below(40);
+            let script: Vec<u8> = (0..len).map(|_| numbers.next_u64() as u8).collect();
+            actions(&script);
+        }
+    }
+}

@@ -1,0 +1,312 @@
+//! What the fuzz targets of the launcher do with their input: streams of frames, and a job whose agents send any frames.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::{Duration, Instant};
+
+use trunkline_proto::fuzzing::variants;
+
+use super::frame::{self, Ending, Frame, RankStart, Ready, Start, VERSION};
+use super::hosts::Host;
+use super::state::{Command, JobState};
+
+/// Several frames in one stream.
+pub(crate) fn frames(mut bytes: &[u8]) {
+    while let Ok(Some(frame)) = frame::receive(&mut bytes) {
+        let mut printed = Vec::new();
+        // A frame that was read is at most as long once more, unless its JSON had fewer blanks than ours.
+        if frame::send(&mut printed, &frame).is_ok() {
+            let again = frame::receive(&mut printed.as_slice());
+            assert!(again.is_ok_and(|again| again == Some(frame)), "a frame changed on its way");
+        }
+    }
+}
+
+/// One stream of each kind of frame.
+pub(super) fn every_frame() -> Vec<Frame> {
+    let start = Start {
+        program: "p".into(),
+        arguments: vec!["\u{fc} \n".into()],
+        directory: "/".into(),
+        variables: vec![("A".into(), "b=c".into())],
+        ranks: vec![RankStart { rank: 3, variables: vec![("RANK".into(), "3".into())] }],
+    };
+    vec![
+        Frame::Ready(Ready { version: VERSION, port: 20_001, addresses: vec!["10.0.0.1".into()] }),
+        Frame::Start(start),
+        Frame::Output(1, vec![0, 255, b'\n']),
+        Frame::Errors(2, Vec::new()),
+        Frame::Pmi(3, "cmd=init pmi_version=1 pmi_subversion=1".into()),
+        Frame::Exited(4, Ending::Code(-1)),
+        Frame::Exited(5, Ending::Signal(i32::MAX)),
+        Frame::Signal(15),
+        Frame::Failed("why".into()),
+    ]
+}
+
+pub(crate) fn frame_seeds() -> Vec<Vec<u8>> {
+    let all: Vec<Vec<u8>> = every_frame().iter().map(bytes_of).collect();
+    let mut seeds = variants(&all);
+    seeds.push(all.concat());
+    seeds.push(b"Welcome to node7!\n".to_vec());
+    seeds
+}
+
+pub(super) fn bytes_of(frame: &Frame) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let sent = frame::send(&mut bytes, frame);
+    assert!(sent.is_ok());
+    bytes
+}
+
+/// Actions of one input.
+const ACTIONS_MAX: usize = 256;
+/// Ranks of each host.
+const RANKS: [usize; 3] = [2, 1, 3];
+
+/// A job, and what is known of it without asking it.
+struct Job {
+    state: JobState,
+    hosts: Vec<Host>,
+    now: Instant,
+    /// Of each agent: the bytes on their way, and whether it is gone.
+    agents: Vec<(VecDeque<u8>, bool)>,
+    ended: Vec<bool>,
+    /// Ranks in the barrier.
+    waiting: Vec<bool>,
+    /// What each rank may be answered.
+    answers: Vec<usize>,
+    /// What each rank wrote and has not been shown.
+    written: BTreeMap<(u32, bool), VecDeque<u8>>,
+    /// Something has failed.
+    bad: bool,
+}
+
+/// Four bytes per action: what happens, which agent, which rank, and a number. Every agent may say anything of any rank.
+pub(crate) fn job(bytes: &[u8]) {
+    let mut job = Job::new();
+    for action in bytes.chunks_exact(4).take(ACTIONS_MAX) {
+        job.act(action[0], usize::from(action[1]) % RANKS.len(), u32::from(action[2] % 8), action[3]);
+        job.check();
+    }
+    job.end();
+}
+
+impl Job {
+    fn new() -> Self {
+        let mut first = 0;
+        let host = |count| {
+            let host = Host { name: format!("host{first}"), first, count };
+            first += count;
+            host
+        };
+        let hosts: Vec<Host> = RANKS.into_iter().map(host).collect();
+        Self {
+            state: JobState::new(&hosts, "job"),
+            hosts,
+            now: Instant::now(),
+            agents: vec![(VecDeque::new(), false); RANKS.len()],
+            ended: vec![false; first],
+            waiting: vec![false; first],
+            answers: vec![0; first],
+            written: BTreeMap::new(),
+            bad: false,
+        }
+    }
+
+    fn act(&mut self, what: u8, agent: usize, rank: u32, number: u8) {
+        // The launcher listens no more.
+        if self.state.is_over() {
+            return;
+        }
+        let ending =
+            if number < 128 { Ending::Code(i32::from(number % 4)) } else { Ending::Signal(number.into()) };
+        let key = number % 4;
+        let line = match number / 4 % 8 {
+            0 => "cmd=init pmi_version=1 pmi_subversion=1".to_owned(),
+            1 => format!("cmd=put kvsname=job key=k{key} value=v{rank}"),
+            2 => format!("cmd=get kvsname=job key=k{key}"),
+            3..=5 => "cmd=barrier_in".to_owned(),
+            6 => format!("cmd=abort exitcode={number}"),
+            _ => "cmd".to_owned(),
+        };
+        match what % 12 {
+            0 => self.say(agent, &Frame::Output(rank, vec![number; usize::from(number % 5)])),
+            1 => self.say(agent, &Frame::Errors(rank, vec![number, b'\n'])),
+            2..=4 => self.say(agent, &Frame::Pmi(rank, line)),
+            5 => self.say(agent, &Frame::Exited(rank, ending)),
+            6 => self.say(agent, &Frame::Exited(rank, Ending::Signal(i32::MAX - i32::from(number)))),
+            7 => self.say(agent, &every_frame().swap_remove([0, 1, 7, 8][usize::from(number % 4)])),
+            8 => self.agents[agent].0.extend([number, rank as u8, what]),
+            9 => self.agent_ends(agent),
+            10 => {
+                self.bad |= !self.state.is_over();
+                self.state.on_signal([2, 15, i32::MAX][usize::from(number % 3)], self.now);
+            }
+            _ => {
+                self.now += Duration::from_millis(u64::from(number) * 20);
+                self.state.on_time(self.now);
+            }
+        }
+    }
+
+    fn say(&mut self, agent: usize, frame: &Frame) {
+        self.agents[agent].0.extend(bytes_of(frame));
+        // As much as the launcher's reader takes: whole frames, or the end of what is none.
+        while !self.agents[agent].1 && !self.state.is_over() {
+            let stream = self.agents[agent].0.make_contiguous().to_vec();
+            let mut rest = stream.as_slice();
+            match frame::receive(&mut rest) {
+                Ok(Some(frame)) => {
+                    self.agents[agent].0.drain(..stream.len() - rest.len());
+                    self.expect(agent, &frame);
+                    self.state.on_frame(agent, frame, self.now);
+                }
+                Ok(None) => return,
+                Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => return,
+                Err(_) => self.agent_ends(agent),
+            }
+        }
+    }
+
+    /// What a frame may lead to.
+    fn expect(&mut self, agent: usize, frame: &Frame) {
+        let host = &self.hosts[agent];
+        let own = |rank: &u32| (host.first..host.first + host.count).contains(&(*rank as usize));
+        match frame {
+            Frame::Output(rank, bytes) if own(rank) => {
+                self.written.entry((*rank, false)).or_default().extend(bytes);
+            }
+            Frame::Errors(rank, bytes) if own(rank) => {
+                self.written.entry((*rank, true)).or_default().extend(bytes);
+            }
+            Frame::Pmi(rank, line) if own(rank) => {
+                let at = *rank as usize;
+                if self.ended[at] {
+                } else if line.starts_with("cmd=barrier_in") {
+                    self.waiting[at] = true;
+                    if self.waiting.iter().all(|waiting| *waiting) {
+                        self.waiting.fill(false);
+                        self.answers.iter_mut().for_each(|answers| *answers += 1);
+                    }
+                } else if line.starts_with("cmd=abort") {
+                    self.bad = true;
+                } else {
+                    self.answers[at] += 1;
+                }
+            }
+            Frame::Exited(rank, ending) if own(rank) => {
+                let was = std::mem::replace(&mut self.ended[*rank as usize], true);
+                self.bad |= !was && *ending != Ending::Code(0);
+            }
+            Frame::Ready(_) | Frame::Start(_) | Frame::Signal(_) => {}
+            // Of a rank of another host, or a failure.
+            _ => self.bad = true,
+        }
+    }
+
+    fn agent_ends(&mut self, agent: usize) {
+        if std::mem::replace(&mut self.agents[agent].1, true) {
+            return;
+        }
+        let host = &self.hosts[agent];
+        let ranks = &mut self.ended[host.first..host.first + host.count];
+        self.bad |= ranks.iter().any(|ended| !*ended);
+        ranks.fill(true);
+        self.state.on_agent_end(agent, self.now);
+    }
+
+    /// What is done is what was said, once and in order, and nothing of ranks that others spoke for.
+    fn check(&mut self) {
+        for command in self.state.take_commands() {
+            match command {
+                Command::Output(rank, bytes) => self.shown(rank, false, &bytes),
+                Command::Errors(rank, bytes) => self.shown(rank, true, &bytes),
+                Command::EndOutput(rank) => assert!(self.ended[rank as usize], "rank {rank} has not ended"),
+                Command::Send(agent, Frame::Pmi(rank, line)) => {
+                    let host = &self.hosts[agent];
+                    assert!((host.first..host.first + host.count).contains(&(rank as usize)), "{line}");
+                    let answers = &mut self.answers[rank as usize];
+                    assert!(*answers > 0, "rank {rank} is answered what it did not ask: {line}");
+                    *answers -= 1;
+                }
+                Command::Send(agent, Frame::Signal(_)) => {
+                    assert!(
+                        !self.agents[agent].1 && self.bad,
+                        "a signal to an agent that is gone, or to a job that is fine"
+                    );
+                }
+                Command::Send(_, other) => panic!("{other:?} is no frame of a launcher"),
+                Command::Tell(_) => {}
+            }
+        }
+        assert!(self.written.values().all(VecDeque::is_empty), "what a rank wrote is not shown");
+        assert_eq!(self.state.has_failed(), self.bad);
+        assert_eq!(self.state.status() == 0, !self.bad, "the status says whether all is well");
+        let all_ended = self.ended.iter().all(|ended| *ended);
+        assert!(!all_ended || self.state.is_over(), "all ranks have ended");
+        assert!(all_ended || !self.state.is_over() || self.bad, "ranks run on");
+    }
+
+    fn shown(&mut self, rank: u32, errors: bool, bytes: &[u8]) {
+        let written = self.written.entry((rank, errors)).or_default();
+        assert!(written.len() >= bytes.len(), "rank {rank} did not write that");
+        assert!(written.drain(..bytes.len()).eq(bytes.iter().copied()), "rank {rank} wrote something else");
+    }
+
+    /// What has failed is over after three more times.
+    fn end(mut self) {
+        let mut times = 0;
+        while !self.state.is_over()
+            && let Some(until) = self.state.deadline()
+        {
+            self.now = until;
+            self.state.on_time(until);
+            self.check();
+            times += 1;
+            assert!(times <= 3, "the job does not end");
+        }
+        assert!(self.state.is_over() || !self.bad, "a failed job waits for ever");
+    }
+}
+
+pub(crate) fn job_seeds() -> Vec<Vec<u8>> {
+    let (output, pmi, exited, cut, signal, time) = (0, 2, 5, 9, 10, 11);
+    let of = |rank: u8| if rank < 2 { 0 } else { 1 + u8::from(rank > 2) };
+    let all = |what, number| (0..6).map(|rank| [what, of(rank), rank, number]).collect::<Vec<_>>();
+    let barrier = 12;
+    let scripts: [Vec<[u8; 4]>; 7] = [
+        [all(output, 9), all(pmi, 1), all(pmi, 5), all(pmi, barrier), all(pmi, 8), all(exited, 0)].concat(),
+        [all(pmi, barrier), all(pmi, barrier), vec![[pmi, 0, 0, barrier]], all(exited, 3)].concat(),
+        vec![[output, 0, 5, 7], [exited, 1, 0, 0], [pmi, 2, 1, barrier], [time, 0, 0, 255]],
+        vec![[6, 2, 3, 0], [6, 2, 3, 255], [exited, 2, 3, 0], [signal, 0, 0, 1], [time, 0, 0, 255]],
+        [vec![[cut, 1, 0, 0], [time, 0, 0, 16]], all(exited, 0), vec![[cut, 0, 0, 0]]].concat(),
+        vec![
+            [signal, 0, 0, 0],
+            [signal, 0, 0, 2],
+            [7, 0, 0, 3],
+            [8, 1, 1, 1],
+            [output, 1, 2, 4],
+            [pmi, 0, 1, 24],
+        ],
+        [all(exited, 0), all(exited, 1), all(output, 4), vec![[signal, 0, 0, 0]]].concat(),
+    ];
+    variants(&scripts.map(|script| script.concat()))
+}
+
+#[cfg(test)]
+mod tests {
+    use trunkline_proto::fuzzing::Numbers;
+
+    use super::*;
+
+    #[test]
+    fn random_scripts_hold() {
+        job_seeds().iter().for_each(|seed| job(seed));
+        let mut numbers = Numbers::new(11);
+        for _ in 0..2000 {
+            let len = 4 * numbers.below(80);
+            let script: Vec<u8> = (0..len).map(|_| numbers.next_u64() as u8).collect();
+            job(&script);
+        }
+    }
+}

@@ -1,0 +1,331 @@
+//! What the launcher decides while a job runs: which frames of agents it believes, when the job fails, whom it asks to end and when it
+//! gives up. Called by `job`, which moves bytes and time; does no input or output itself.
+//!
+//! An agent is believed only about the ranks of its own host.
+
+use std::ops::Range;
+use std::time::{Duration, Instant};
+
+use trunkline_bootstrap::{PmiReply, PmiSpace};
+
+use super::frame::{Ending, Frame};
+use super::hosts::{self, Host};
+
+/// After a failure, the time in which ranks may end by themselves.
+const OWN_TIME: Duration = Duration::from_millis(300);
+/// After a request to end.
+const ASKED_TIME: Duration = Duration::from_secs(3);
+/// After SIGKILL; ranks that are still running then are on a host that does not answer.
+const KILLED_TIME: Duration = Duration::from_secs(3);
+const TERM: i32 = signal_hook::consts::SIGTERM;
+const KILL: i32 = signal_hook::consts::SIGKILL;
+
+/// What the launcher is to do, in order.
+#[derive(Debug, Eq, PartialEq)]
+pub(super) enum Command {
+    /// Writes bytes of a rank to standard output.
+    Output(u32, Vec<u8>),
+    /// Writes bytes of a rank to standard error.
+    Errors(u32, Vec<u8>),
+    /// Writes the last lines of a rank, which has ended.
+    EndOutput(u32),
+    /// Sends a frame to an agent.
+    Send(usize, Frame),
+    /// Tells the user something.
+    Tell(String),
+}
+
+/// How far the end has come.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Stage {
+    Running,
+    /// A rank failed: until then all may end by themselves.
+    Own(Instant),
+    /// All have been asked to end.
+    Asked(Instant),
+    Killed(Instant),
+    /// It is over, whatever has not ended.
+    GivenUp,
+}
+
+/// A job between its start and its end.
+#[derive(Debug)]
+pub(super) struct JobState {
+    hosts: Vec<Host>,
+    /// Agents whose frames are still to come.
+    open: Vec<bool>,
+    space: PmiSpace,
+    /// Ranks that have ended.
+    ended: Vec<bool>,
+    stage: Stage,
+    /// The exit status, once a rank or an agent has failed.
+    failed: Option<u8>,
+    commands: Vec<Command>,
+}
+
+impl JobState {
+    /// A job of which all ranks run; `name` names its space of keys.
+    pub(super) fn new(hosts: &[Host], name: &str) -> Self {
+        let size: usize = hosts.iter().map(|host| host.count).sum();
+        Self {
+            hosts: hosts.to_vec(),
+            open: vec![true; hosts.len()],
+            space: PmiSpace::new(size, name, &hosts::mapping(hosts)),
+            ended: vec![false; size],
+            stage: Stage::Running,
+            failed: None,
+            commands: Vec::new(),
+        }
+    }
+
+    /// Whether there is nothing to wait for.
+    pub(super) fn is_over(&self) -> bool {
+        self.stage == Stage::GivenUp || !self.ended.contains(&false)
+    }
+
+    /// When [`JobState::on_time`] is due.
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        match self.stage {
+            Stage::Running | Stage::GivenUp => None,
+            Stage::Own(until) | Stage::Asked(until) | Stage::Killed(until) => Some(until),
+        }
+    }
+
+    /// The exit status of the job.
+    pub(super) fn status(&self) -> u8 {
+        self.failed.unwrap_or(0)
+    }
+
+    /// Whether a rank, an agent or a signal has ended the job.
+    pub(super) fn has_failed(&self) -> bool {
+        self.failed.is_some()
+    }
+
+    /// Takes what is to be done.
+    pub(super) fn take_commands(&mut self) -> Vec<Command> {
+        std::mem::take(&mut self.commands)
+    }
+
+    fn ranks(&self, agent: usize) -> Range<usize> {
+        self.hosts.get(agent).map_or(0..0, |host| host.first..host.first + host.count)
+    }
+
+    /// An agent has sent a frame.
+    pub(super) fn on_frame(&mut self, agent: usize, frame: Frame, now: Instant) {
+        let rank = match &frame {
+            Frame::Output(rank, _)
+            | Frame::Errors(rank, _)
+            | Frame::Pmi(rank, _)
+            | Frame::Exited(rank, _) => *rank,
+            Frame::Failed(why) => {
+                let host = self.hosts.get(agent).map_or("", |host| host.name.as_str());
+                self.commands.push(Command::Tell(format!("host {host}: {why}")));
+                return self.fail(2, now);
+            }
+            Frame::Ready(_) | Frame::Start(_) | Frame::Signal(_) => return,
+        };
+        if !self.ranks(agent).contains(&(rank as usize)) && !planted("run-agent-speaks-for-others") {
+            let host = self.hosts.get(agent).map_or("", |host| host.name.as_str());
+            let why = format!("host {host}: its agent spoke of rank {rank}, which is not on that host");
+            self.commands.push(Command::Tell(why));
+            return self.fail(2, now);
+        }
+        match frame {
+            Frame::Output(rank, bytes) => self.commands.push(Command::Output(rank, bytes)),
+            Frame::Errors(rank, bytes) => self.commands.push(Command::Errors(rank, bytes)),
+            Frame::Pmi(rank, line) => self.on_pmi(rank, &line, now),
+            Frame::Exited(rank, ending) => self.on_exit(rank, ending, now),
+            Frame::Failed(_) | Frame::Ready(_) | Frame::Start(_) | Frame::Signal(_) => {}
+        }
+    }
+
+    /// A rank's line of PMI. One that has ended gets no answer.
+    fn on_pmi(&mut self, rank: u32, line: &str, now: Instant) {
+        if self.ended.get(rank as usize) != Some(&false) {
+            return;
+        }
+        for reply in self.space.on_line(rank as usize, line) {
+            match reply {
+                PmiReply::To(rank, line) => {
+                    let of = (0..self.hosts.len()).find(|agent| self.ranks(*agent).contains(&rank));
+                    let frame = Frame::Pmi(rank as u32, line);
+                    self.commands.extend(of.map(|agent| Command::Send(agent, frame)));
+                }
+                PmiReply::Abort(code) => {
+                    let why = format!("rank {rank} aborted the job with status {code}");
+                    self.commands.push(Command::Tell(why));
+                    self.fail(status_byte(code), now);
+                }
+            }
+        }
+    }
+
+    /// A rank has ended, for the first time or as was known.
+    fn on_exit(&mut self, rank: u32, ending: Ending, now: Instant) {
+        let Some(ended) = self.ended.get_mut(rank as usize) else { return };
+        if std::mem::replace(ended, true) {
+            return;
+        }
+        self.commands.push(Command::EndOutput(rank));
+        if planted("run-failed-rank-is-fine") {
+            return;
+        }
+        let (code, told) = match ending {
+            Ending::Code(0) => return,
+            Ending::Code(code) => (status_byte(code), format!("ended with status {code}")),
+            Ending::Signal(signal) => (signal_status(signal), format!("was killed by signal {signal}")),
+        };
+        if self.failed.is_none() {
+            let left = self.ended.iter().filter(|ended| !**ended).count();
+            let others = if left > 0 { format!("; ending the other {left}") } else { String::new() };
+            self.commands.push(Command::Tell(format!("rank {rank} {told}{others}")));
+        }
+        self.fail(code, now);
+    }
+
+    /// An agent sends nothing more. Its ranks end with it; whether that is what ended the job.
+    pub(super) fn on_agent_end(&mut self, agent: usize, now: Instant) -> bool {
+        if let Some(open) = self.open.get_mut(agent) {
+            *open = false;
+        }
+        let ranks = self.ranks(agent);
+        let Some(ended) = self.ended.get_mut(ranks) else { return false };
+        if ended.iter().all(|ended| *ended) {
+            return false;
+        }
+        ended.fill(true);
+        let is_first = self.failed.is_none();
+        self.fail(2, now);
+        is_first
+    }
+
+    /// The launcher got a signal. The first one is passed on, a second one ends everything.
+    pub(super) fn on_signal(&mut self, number: i32, now: Instant) {
+        if self.failed.is_none() {
+            self.failed = Some(signal_status(number));
+        }
+        match self.stage {
+            Stage::GivenUp => {}
+            Stage::Running => {
+                self.send_signal(number);
+                self.stage = Stage::Asked(now + ASKED_TIME);
+            }
+            Stage::Own(_) | Stage::Asked(_) | Stage::Killed(_) => {
+                self.send_signal(KILL);
+                self.stage = Stage::Killed(now + KILLED_TIME);
+            }
+        }
+    }
+
+    /// The deadline may have passed.
+    pub(super) fn on_time(&mut self, now: Instant) {
+        if self.deadline().is_none_or(|until| until > now) {
+            return;
+        }
+        match self.stage {
+            Stage::Running | Stage::GivenUp => {}
+            Stage::Own(_) => {
+                self.send_signal(TERM);
+                self.stage = Stage::Asked(now + ASKED_TIME);
+            }
+            Stage::Asked(_) => {
+                self.send_signal(KILL);
+                self.stage = Stage::Killed(now + KILLED_TIME);
+            }
+            Stage::Killed(_) => {
+                let open = self.hosts.iter().zip(&self.open).filter(|(_, open)| **open);
+                let left: Vec<&str> = open.map(|(host, _)| host.name.as_str()).collect();
+                self.commands.push(Command::Tell(format!("gave up waiting for {}", left.join(", "))));
+                self.stage = Stage::GivenUp;
+            }
+        }
+    }
+
+    fn fail(&mut self, code: u8, now: Instant) {
+        if self.failed.is_none() {
+            self.failed = Some(code);
+        }
+        if self.stage == Stage::Running {
+            self.stage = Stage::Own(now + OWN_TIME);
+        }
+    }
+
+    fn send_signal(&mut self, number: i32) {
+        let open = self.open.iter().enumerate().filter(|(_, open)| **open);
+        let all: Vec<Command> = open.map(|(agent, _)| Command::Send(agent, Frame::Signal(number))).collect();
+        self.commands.extend(all);
+    }
+}
+
+/// A status as the system has room for it; a failure never becomes 0.
+fn status_byte(code: i32) -> u8 {
+    match u8::try_from(code & 0xff) {
+        Ok(0) | Err(_) => 1,
+        Ok(code) => code,
+    }
+}
+
+/// The status of a rank that a signal has killed. An agent may name any number.
+fn signal_status(signal: i32) -> u8 {
+    if planted("run-adds-any-signal") {
+        status_byte(128 + signal)
+    } else {
+        status_byte(signal.saturating_add(128))
+    }
+}
+
+/// Whether a bug is planted; never in a build without the feature.
+fn planted(name: &str) -> bool {
+    cfg!(feature = "mutants") && std::env::var("TRUNKLINE_MUTANT").is_ok_and(|on| on == name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn job() -> (JobState, Instant) {
+        let host = |name: &str, first, count| Host { name: name.into(), first, count };
+        (JobState::new(&[host("a", 0, 2), host("b", 2, 1)], "job"), Instant::now())
+    }
+
+    #[test]
+    fn agent_ends_no_rank_of_another_host() {
+        let (mut job, now) = job();
+        for rank in [2, 0] {
+            job.on_frame(0, Frame::Exited(rank, Ending::Code(0)), now);
+        }
+        job.on_frame(1, Frame::Output(1, b"x".to_vec()), now);
+        job.on_frame(0, Frame::Exited(1, Ending::Code(0)), now);
+        assert!(!job.is_over() && job.status() == 2, "{job:?}");
+        let told =
+            |command: &Command| matches!(command, Command::Tell(why) if why.contains("not on that host"));
+        assert_eq!(job.take_commands().iter().filter(|command| told(command)).count(), 2);
+        job.on_frame(1, Frame::Exited(2, Ending::Code(0)), now);
+        assert!(job.is_over());
+    }
+
+    #[test]
+    fn any_signal_number_is_a_failure() {
+        for (signal, status) in [(9, 137), (i32::MAX, 255), (i32::MIN, 128), (-128, 1)] {
+            let (mut job, now) = job();
+            job.on_frame(1, Frame::Exited(2, Ending::Signal(signal)), now);
+            assert_eq!(job.status(), status, "signal {signal}");
+        }
+    }
+
+    #[test]
+    fn failure_ends_the_job_in_bounded_time() {
+        let (mut job, begun) = job();
+        job.on_frame(0, Frame::Failed("no such program".into()), begun);
+        let mut signals = Vec::new();
+        while let Some(until) = job.deadline() {
+            assert!(until - begun <= OWN_TIME + ASKED_TIME + KILLED_TIME);
+            job.on_time(until);
+            signals.extend(job.take_commands().into_iter().filter_map(|command| match command {
+                Command::Send(0, Frame::Signal(number)) => Some(number),
+                _ => None,
+            }));
+        }
+        assert!(job.is_over() && signals == [TERM, KILL]);
+    }
+}

@@ -1,0 +1,31 @@
+//! The fuzz targets of this crate, and the inputs they begin with. Called by the programs in `fuzz/` and by the test that replays
+//! `fuzz/corpus/`; nothing of this is in the product.
+
+mod endpoint;
+mod node;
+
+use trunkline_proto::fuzzing::Target;
+
+/// The targets of this crate.
+pub const TARGETS: &[Target] = &[
+    Target {
+        name: "control_address",
+        check: crate::host::fuzzing::address,
+        seeds: crate::host::fuzzing::address_seeds,
+    },
+    Target {
+        name: "control_stream",
+        check: crate::host::fuzzing::actions,
+        seeds: crate::host::fuzzing::action_seeds,
+    },
+    Target { name: "tagged_endpoint", check: endpoint::actions, seeds: endpoint::action_seeds },
+    Target { name: "ipc_node", check: node::node, seeds: node::node_seeds },
+];
+
+/// Runs the target of that name.
+///
+/// # Panics
+/// When there is none, or when the code under test is wrong.
+pub fn run(name: &str, bytes: &[u8]) {
+    trunkline_proto::fuzzing::run_of(TARGETS, name, bytes);
+}

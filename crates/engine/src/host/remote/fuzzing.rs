@@ -1,0 +1,329 @@
+//! A control stream over loopback connections, driven by a list of actions: frames in both directions, connections that are cut at any
+//! moment, and connections of others that send anything. Frames arrive once and in order, whatever happens; as long as a
+//! connection is left and no other process knows the stream's name, all of them arrive.
+
+use std::collections::VecDeque;
+use std::io::Write as _;
+use std::net::{Ipv4Addr, TcpStream};
+use std::os::fd::AsFd;
+
+use rustix::net::sockopt;
+use trunkline_proto::conn::StrandEnd;
+use trunkline_proto::fuzzing::variants;
+use trunkline_proto::wire::strand::{Head, Kind};
+
+use super::*;
+
+/// Actions of one input.
+const ACTIONS_MAX: usize = 96;
+const SILENCE: Duration = Duration::secs(30);
+const NAME: Name = [7; 16];
+/// Connections of others.
+const STRANGERS_MAX: usize = 8;
+/// Looks at both ends in which what was sent must arrive.
+const LOOKS_MAX: usize = 20_000;
+
+/// Four bytes per action: what happens, at which end, and two numbers. The first byte of the input is the number of connections.
+pub(crate) fn actions(bytes: &[u8]) {
+    let Some((&strands, rest)) = bytes.split_first() else { return };
+    let Some(mut world) = World::new(1 + strands % 3) else { return };
+    for action in rest.chunks_exact(4).take(ACTIONS_MAX) {
+        world.act(action[0], usize::from(action[1] % 2), action[2], action[3]);
+    }
+    world.end();
+}
+
+pub(crate) fn action_seeds() -> Vec<Vec<u8>> {
+    let (send, look, cut, stranger, say, drop_end) = (0, 2, 4, 5, 6, 9);
+    let scripts: [Vec<[u8; 4]>; 5] = [
+        vec![
+            [send, 0, 9, 0],
+            [look, 1, 0, 0],
+            [send, 1, 200, 3],
+            [look, 0, 0, 0],
+            [send, 0, 1, 255],
+            [3, 0, 0, 0],
+        ],
+        vec![
+            [3, 0, 0, 0],
+            [send, 0, 9, 1],
+            [cut, 0, 0, 0],
+            [send, 1, 9, 1],
+            [cut, 1, 1, 0],
+            [send, 0, 7, 0],
+            [3, 0, 0, 0],
+        ],
+        vec![
+            [stranger, 0, 0, 0],
+            [say, 0, 0, 0],
+            [say, 1, 0, 3],
+            [send, 0, 4, 0],
+            [say, 0, 0, 5],
+            [3, 0, 0, 0],
+            [7, 0, 0, 0],
+        ],
+        vec![
+            [send, 0, 4, 0],
+            [3, 0, 0, 0],
+            [stranger, 0, 0, 0],
+            [8, 0, 0, 1],
+            [8, 0, 1, 2],
+            [8, 0, 2, 3],
+            [send, 1, 4, 0],
+        ],
+        vec![
+            [send, 0, 4, 0],
+            [send, 1, 4, 0],
+            [drop_end, 0, 0, 0],
+            [look, 1, 0, 0],
+            [send, 1, 1, 0],
+            [look, 1, 0, 0],
+        ],
+    ];
+    let mut all: Vec<Vec<u8>> = Vec::new();
+    for (strands, script) in (0..).zip(scripts) {
+        all.push([vec![strands], script.concat()].concat());
+    }
+    variants(&all)
+}
+
+/// One end of the stream.
+#[derive(Default)]
+struct End {
+    stream: Option<RemoteStream>,
+    /// Frames for this end that have not come.
+    coming: VecDeque<Vec<u8>>,
+}
+
+struct World {
+    listener: RemoteListener,
+    /// The one that began, and the one that was accepted.
+    ends: [End; 2],
+    /// Accepted connections that are not the stream.
+    others: Vec<RemoteStream>,
+    strangers: Vec<TcpStream>,
+    sent: u8,
+    /// Some other process speaks with the stream's name, so that it may be ended, or be told anything.
+    known: bool,
+    /// An end is gone, or all of its connections were cut.
+    apart: bool,
+}
+
+impl World {
+    fn new(strands: u8) -> Option<Self> {
+        let addresses: Vec<IpAddr> =
+            (1..=strands).map(|last| Ipv4Addr::new(127, 0, 0, last).into()).collect();
+        let listener = RemoteListener::new(&addresses, SILENCE, planted()).ok()?;
+        let places = listener.places()[..1].to_vec();
+        let client = RemoteStream::connect(NAME, places, &addresses[..1], SILENCE, planted()).ok()?;
+        let began = End { stream: Some(client), coming: VecDeque::new() };
+        Some(Self {
+            listener,
+            ends: [began, End::default()],
+            others: Vec::new(),
+            strangers: Vec::new(),
+            sent: 0,
+            known: false,
+            apart: false,
+        })
+    }
+
+    fn act(&mut self, what: u8, at: usize, one: u8, two: u8) {
+        match what % 10 {
+            0 | 1 => self.send(at, 1 + usize::from(one) * 16 + usize::from(two) % 16),
+            2 => self.look(at),
+            3 => self.settle(),
+            4 => self.cut(at, usize::from(one)),
+            5 if self.strangers.len() < STRANGERS_MAX => {
+                let place = self.listener.places()[usize::from(one) % self.listener.places().len()];
+                self.strangers.extend(TcpStream::connect(place).ok());
+            }
+            6 => self.say(one, Join { name: [one; 16], places: Vec::new() }.to_bytes(), two),
+            7 => drop(self.strangers.pop().map(|stranger| forget(&stranger))),
+            8 => {
+                self.known = true;
+                self.say(one, Join { name: NAME, places: self.listener.places().to_vec() }.to_bytes(), two);
+            }
+            9 if two.is_multiple_of(4) => {
+                self.apart = true;
+                self.ends[at].stream = None;
+            }
+            _ => {}
+        }
+    }
+
+    fn send(&mut self, at: usize, len: usize) {
+        self.sent = self.sent.wrapping_add(1);
+        let frame = vec![self.sent; len.min(Frame::MAX)];
+        let Some(stream) = &mut self.ends[at].stream else { return };
+        match stream.send(frame.clone()) {
+            Ok(()) => self.ends[1 - at].coming.push_back(frame),
+            Err(OobError::Overflow) => {}
+            Err(error) => assert!(self.known || self.apart, "a whole stream refuses a frame: {error}"),
+        }
+    }
+
+    /// A stranger says a record, whole or in part.
+    fn say(&mut self, kind: u8, join: Vec<u8>, number: u8) {
+        let Some(stranger) = self.strangers.last_mut() else { return };
+        let (kind, body) = match kind % 5 {
+            0 | 1 => (Kind::Join, join),
+            2 => (Kind::Frame, vec![number; 9]),
+            3 => (Kind::Taken, Vec::new()),
+            _ => (Kind::End, Vec::new()),
+        };
+        let received = if number.is_multiple_of(3) { 0 } else { u64::from(number % 8) };
+        let head = Head { kind, len: body.len() as u16, number: u64::from(number / 8), received };
+        let mut bytes = head.to_bytes().to_vec();
+        bytes.extend(body);
+        if number > 200 {
+            bytes.truncate(usize::from(number) - 200);
+        }
+        // It may have been turned away.
+        let _ = stranger.write_all(&bytes);
+    }
+
+    /// What has come to one end.
+    fn look(&mut self, at: usize) {
+        if at == 1 {
+            self.accept();
+        }
+        let end = &mut self.ends[at];
+        let Some(stream) = &mut end.stream else { return };
+        for _ in 0..BURST {
+            match stream.recv() {
+                Ok(Some(frame)) if self.known => drop(frame),
+                Ok(Some(frame)) => {
+                    assert_eq!(
+                        Some(frame),
+                        end.coming.pop_front(),
+                        "a frame is lost, told twice or out of turn"
+                    );
+                }
+                Ok(None) => break,
+                Err(error) => {
+                    assert!(self.known || self.apart, "a whole stream has ended: {error}");
+                    end.stream = None;
+                    self.apart = true;
+                    return;
+                }
+            }
+        }
+        // A stream holds two connections per interface, and those it is dialling.
+        assert!(stream.strands.len() <= 2 * STRANDS_MAX + 1, "{} connections", stream.strands.len());
+    }
+
+    /// The first accepted connection that has said the name is the stream; others end, or wait for what they never say.
+    fn accept(&mut self) {
+        while let Ok(Some(stream)) = self.listener.accept() {
+            self.others.push(stream);
+        }
+        let mut at = 0;
+        while at < self.others.len() {
+            let came = self.others[at].recv();
+            let is_it = self.others[at].name == Some(NAME);
+            if is_it && self.ends[1].stream.is_none() && !self.apart {
+                let stream = self.others.remove(at);
+                if let Ok(Some(frame)) = came
+                    && !self.known
+                {
+                    let expected = self.ends[1].coming.pop_front();
+                    assert_eq!(Some(frame), expected, "the first frame is another one");
+                }
+                self.ends[1].stream = Some(stream);
+                continue;
+            }
+            match came {
+                // A stranger has a stream of its own if it says a name.
+                Ok(_) => at += 1,
+                Err(_) => {
+                    let stream = self.others.remove(at);
+                    stream.strands.iter().for_each(|strand| forget(strand.fd()));
+                }
+            }
+        }
+    }
+
+    /// One connection of an end is given up at both ends, without a word.
+    fn cut(&mut self, at: usize, which: usize) {
+        let [began, accepted] = &mut self.ends;
+        let (Some(a), Some(b)) = (&mut began.stream, &mut accepted.stream) else { return };
+        let (one, other) = if at == 0 { (a, b) } else { (b, a) };
+        let joined =
+            |stream: &RemoteStream| stream.strands.iter().filter(|strand| strand.is_joined()).count();
+        if joined(one) == 0 || joined(other) == 0 {
+            return;
+        }
+        let of: Vec<usize> = (0..one.strands.len()).filter(|at| one.strands[*at].is_joined()).collect();
+        let cut = of[which % of.len()];
+        let port = rustix::net::getsockname(one.strands[cut].fd()).ok();
+        let is_it =
+            |strand: &Strand| port.is_some() && rustix::net::getpeername(strand.fd()).ok().flatten() == port;
+        let Some(there) = other.strands.iter().position(is_it) else { return };
+        // One that the other end has not joined is still to tell the frames that this one has sent over it.
+        if !other.strands[there].is_joined() {
+            return;
+        }
+        for (stream, at) in [(&mut *one, cut), (&mut *other, there)] {
+            let fault = StrandFault { end: StrandEnd::Silence, error: OobError::Closed };
+            forget(stream.strands[at].fd());
+            stream.lose(at, fault, monotonic());
+        }
+        self.apart |= joined(one) == 0 || joined(other) == 0;
+    }
+
+    /// All that was sent arrives, as long as the two are not apart.
+    fn settle(&mut self) {
+        for looks in 0.. {
+            [0, 1].into_iter().for_each(|at| self.look(at));
+            let all_came = self.ends.iter().all(|end| end.coming.is_empty() && end.stream.is_some());
+            if all_came || ((self.known || self.apart) && looks > 16) {
+                return;
+            }
+            assert!(looks < LOOKS_MAX, "a frame never arrives");
+            if looks > 64 {
+                std::thread::yield_now();
+            }
+        }
+    }
+
+    fn end(mut self) {
+        self.settle();
+        let streams = self.ends.iter().filter_map(|end| end.stream.as_ref()).chain(&self.others);
+        streams.flat_map(|stream| &stream.strands).for_each(|strand| forget(strand.fd()));
+        self.strangers.iter().for_each(forget);
+    }
+}
+
+/// The kernel keeps no port for it: many inputs follow one another.
+fn forget(socket: &impl AsFd) {
+    // A socket that has ended already keeps none.
+    let _ = sockopt::set_socket_linger(socket, Some(std::time::Duration::ZERO));
+}
+
+/// The bug that `cargo xtask mutants` asks for, if any.
+fn planted() -> Mutant {
+    #[cfg(feature = "mutants")]
+    if let Ok(name) = std::env::var("TRUNKLINE_MUTANT") {
+        return Mutant::named(String::leak(name));
+    }
+    Mutant::NONE
+}
+
+#[cfg(test)]
+mod tests {
+    use trunkline_proto::fuzzing::Numbers;
+
+    use super::*;
+
+    #[test]
+    fn random_actions_hold() {
+        action_seeds().iter().for_each(|seed| actions(seed));
+        let mut numbers = Numbers::new(19);
+        for _ in 0..300 {
+            let len = 1 + 4 * numbers.below(48);
+            let script: Vec<u8> = (0..len).map(|_| numbers.next_u64() as u8).collect();
+            actions(&script);
+        }
+    }
+}

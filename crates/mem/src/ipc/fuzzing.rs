@@ -1,0 +1,85 @@
+//! What the fuzz target of this crate does with its input: handles of memory of each kind, with and without a descriptor, opened by
+//! each kind of memory that needs no GPU. None may open memory of this process that was not exported, and none may write.
+
+use std::os::fd::OwnedFd;
+
+use super::driven::Sealed;
+use super::{Allocation, AllocationId, Device, Handle, Host, IpcMemory, Private};
+use crate::create_memory_file;
+
+/// A target: its name, its check and its seeds. As `trunkline_proto::fuzzing::Target`, which this crate does not know.
+pub type Named = (&'static str, fn(&[u8]), fn() -> Vec<Vec<u8>>);
+
+/// The targets of this crate.
+pub const TARGETS: &[Named] = &[("memory_kinds", kinds, kinds_seeds)];
+
+/// Every kind whose handle carries a driver's bytes.
+const SEALED: &[u8] = &[Handle::CUDA, Handle::CUDA_SEGMENT, Handle::HIP, Handle::LEVEL_ZERO];
+
+/// Runs the target of that name.
+///
+/// # Panics
+/// When there is none, or when the code under test is wrong.
+pub fn run(name: &str, bytes: &[u8]) {
+    let target = TARGETS.iter().find(|target| target.0 == name);
+    assert!(target.is_some(), "no fuzz target {name}");
+    target.into_iter().for_each(|target| target.1(bytes));
+}
+
+/// The first byte is the kind, the lowest bit of the second says whether a descriptor of other memory comes with the handle.
+fn kinds(bytes: &[u8]) {
+    let [kind, with, bytes @ ..] = bytes else { return };
+    let Some(handle) = Handle::new(*kind, bytes) else {
+        assert!(bytes.len() > Handle::BYTES_MAX);
+        return;
+    };
+    assert_eq!((handle.kind(), handle.bytes()), (*kind, bytes));
+    if let Ok(sealed) = Sealed::parse(&handle, SEALED) {
+        assert_eq!(Sealed::parse(&sealed.handle(), SEALED), Ok(sealed));
+    }
+    let descriptor = || -> Option<OwnedFd> { create_memory_file("fuzz").ok().filter(|_| with % 2 == 1) };
+    let (Ok(host), Ok(private), Ok(device)) = (Host::new(), Private::new(), Device::create(7, 1 << 20))
+    else {
+        return;
+    };
+    refuse(&host, &handle, descriptor());
+    // Other processes of the machine are left alone: the number of this one stands in their place.
+    refuse(&private, &handle.of_process(std::process::id()), descriptor());
+    refuse(&device, &handle, descriptor());
+}
+
+/// No memory opens a handle that no memory has made.
+fn refuse(memory: &impl IpcMemory, handle: &Handle, descriptor: Option<OwnedFd>) {
+    if let Ok(mapped) = memory.open(handle, descriptor) {
+        panic!("{handle:?} was opened as {mapped:?}");
+    }
+}
+
+fn kinds_seeds() -> Vec<Vec<u8>> {
+    let mut all = Vec::new();
+    let words = |kind, with, words: &[u64]| {
+        let mut bytes = vec![kind, with, 1, 0, 0, 0, 0, 0, 0, 0];
+        words.iter().for_each(|word| bytes.extend(word.to_le_bytes()));
+        bytes
+    };
+    for with in [0, 1] {
+        all.push(words(Handle::HOST, with, &[7, 1, 0x7f00_0000_0000, 4096, 5]));
+        all.push(words(Handle::DEVICE, with, &[7, 1, 0x7f00_0000_0000, 4096, 5]));
+        all.push(words(Handle::PRIVATE, with, &[1, 0x7fff_0000_1000, 0x5555_aaaa]));
+        all.push(words(Handle::XPMEM, with, &[1, 0x7fff_0000_1000, 0x5555_aaaa, 9]));
+    }
+    for kind in SEALED {
+        let allocation = Allocation { base: 0x7000, len: 77, id: AllocationId(5), device: 3 };
+        let sealed = Sealed::of(&allocation, 9, *kind);
+        let mut bytes = vec![*kind, 1];
+        bytes.extend(sealed.handle().bytes());
+        all.push(bytes.clone());
+        if let Some(last) = bytes.last_mut() {
+            *last ^= 1;
+        }
+        all.push(bytes);
+    }
+    all.push(vec![Handle::HOST, 0]);
+    all.push([Handle::HOST, 0].into_iter().chain([0; Handle::BYTES_MAX + 1]).collect());
+    all
+}

@@ -1,0 +1,611 @@
+//! A link of two rails in one process, over each wire, driven by a list of actions. Over shared memory an action may write any word of
+//! the segments, as a hostile peer can. Without such a word each end must do exactly what a model of two memories says; with
+//! one, memory that no key names and memory outside of what was posted stays as it is, and what was posted completes at most once.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::fs::File;
+use std::os::unix::fs::FileExt as _;
+
+use trunkline_fabric::{
+    Access, Completion, Done, Extent, Fabric as _, Keys, LinkId, Links as _, Op, PostError, Purpose,
+    Rail as _, RailConfig, RecvOrder, Remote, Source, Status,
+};
+use trunkline_mem::Memory;
+use trunkline_proto::fuzzing::variants;
+use trunkline_proto::time::Duration;
+
+use crate::{CopyMode, SoftConfig, SoftFabric, SoftRail, WireMode};
+
+/// Actions of one input.
+const ACTIONS_MAX: usize = 192;
+/// Bytes of each memory.
+const LEN: usize = 8192;
+/// Where slots of the descriptor ring begin, and bytes of one.
+const SLOTS_AT: u64 = 4096;
+const SLOT: u64 = 128;
+/// Places in the memory that operations fill: of receives, of reads behind them, and bytes of each. There are twice as many as operations.
+const PLACES: u64 = 16;
+const RECEIVE_MAX: u64 = 256;
+const READS_AT: u64 = PLACES * RECEIVE_MAX;
+const READ_MAX: u64 = 128;
+const UNUSED_AT: u64 = READS_AT + PLACES * READ_MAX;
+/// Bytes that go with an operation.
+const INLINE: u64 = 96;
+/// Polls of an honest link that has nothing on its way but what the kernel still carries.
+const POLLS_MAX: usize = 200_000;
+/// What no operation writes.
+const CANARY: u8 = 0xc5;
+
+/// Four bytes per action: what happens, at which end, and two numbers. The first byte of the input chooses the wire.
+pub(super) fn actions(bytes: &[u8]) {
+    let Some((&how, rest)) = bytes.split_first() else { return };
+    let Some(mut world) = World::new(how) else { return };
+    for action in rest.chunks_exact(4).take(ACTIONS_MAX) {
+        world.act(action[0], usize::from(action[1] % 2), action[2], action[3]);
+    }
+    world.end();
+}
+
+pub(super) fn action_seeds() -> Vec<Vec<u8>> {
+    let (send, receive, write, read, add, swap, poll, scribble, slot, fail, destroy) =
+        (0, 1, 2, 4, 5, 6, 7, 9, 10, 13, 14);
+    let honest: Vec<[u8; 4]> = vec![
+        [receive, 1, 8, 0],
+        [receive, 1, 64, 0],
+        [send, 0, 8, 1],
+        [send, 0, 40, 2],
+        [poll, 0, 0, 0],
+        [poll, 1, 0, 0],
+        [write, 0, 3, 200],
+        [write, 0, 255, 7],
+        [read, 0, 3, 100],
+        [add, 0, 0, 5],
+        [swap, 0, 0, 9],
+        [write, 1, 9, 60],
+        [send, 1, 200, 3],
+        [receive, 0, 250, 0],
+        [3, 0, 5, 30],
+        [8, 0, 0, 0],
+        [poll, 0, 0, 0],
+        [poll, 1, 0, 0],
+    ];
+    let hostile: Vec<[u8; 4]> = vec![
+        [receive, 0, 64, 0],
+        [read, 0, 3, 100],
+        [scribble, 0, 16, 200],
+        [poll, 0, 0, 0],
+        [slot, 0, 0, 1],
+        [poll, 0, 0, 0],
+        [slot, 0, 1, 2],
+        [poll, 0, 0, 0],
+        [slot, 0, 2, 70],
+        [11, 0, 1, 255],
+        [poll, 0, 0, 0],
+        [scribble, 1, 0, 0],
+        [poll, 1, 0, 0],
+    ];
+    let ended: Vec<[u8; 4]> = vec![
+        [send, 0, 8, 1],
+        [receive, 1, 8, 0],
+        [write, 0, 9, 250],
+        [fail, 0, 0, 0],
+        [poll, 0, 0, 0],
+        [poll, 1, 0, 0],
+        [send, 1, 8, 0],
+        [destroy, 0, 0, 0],
+        [poll, 1, 0, 0],
+        [destroy, 1, 0, 0],
+    ];
+    let mut all = Vec::new();
+    for how in 0..=3 {
+        for script in [&honest, &hostile, &ended] {
+            all.push([vec![how], script.concat()].concat());
+        }
+    }
+    variants(&all).into_iter().take(40).collect()
+}
+
+/// A receive that was posted: where, and of which length.
+#[derive(Clone, Copy, Debug)]
+struct Posted {
+    wr_id: u64,
+    at: u64,
+    len: u64,
+}
+
+/// What an operation must have led to when it completes.
+#[derive(Debug)]
+enum Effect {
+    Nothing,
+    /// Bytes that it has read, and where to.
+    Read(u64, Vec<u8>),
+}
+
+/// One end.
+struct End {
+    rail: SoftRail,
+    link: Option<LinkId>,
+    /// Peers reach it by a key that they were told.
+    open: (Memory, Keys),
+    /// Registered, and its key is told to no peer.
+    secret: (Memory, Keys),
+    /// Receives, reads and answers of atomics go here.
+    into: (Memory, Keys),
+    /// Bytes to be sent from.
+    from: (Memory, Keys),
+    /// Its segment, which the peer can write.
+    segment: Option<File>,
+    /// What `open` holds once all is executed.
+    model: Vec<u8>,
+    /// The next place of `into` for a receive, and for what is read.
+    next: [u64; 2],
+    receives: VecDeque<Posted>,
+    /// Sends of the peer that have not met a receive.
+    coming: VecDeque<Vec<u8>>,
+    /// Signalled operations that have not completed, oldest first.
+    posted: VecDeque<(u64, Effect)>,
+    /// What each receive must be filled with.
+    filled: BTreeMap<u64, (Posted, Vec<u8>)>,
+    /// A completion said that the link has failed.
+    told: bool,
+}
+
+struct World {
+    ends: [End; 2],
+    next_id: u64,
+    /// A word of a segment was overwritten.
+    hostile: bool,
+    /// Either end is over, or was sent more than it has room for.
+    ended: bool,
+}
+
+fn config(how: u8) -> SoftConfig {
+    let wire = if how % 4 == 2 { WireMode::Tcp } else { WireMode::Auto };
+    let wire = if how.is_multiple_of(4) { WireMode::Shm } else { wire };
+    let copy = [CopyMode::Auto, CopyMode::Staging, CopyMode::Pull, CopyMode::Share][usize::from(how / 4 % 4)];
+    SoftConfig {
+        slots: 16,
+        payload: 4096,
+        segment: 1024,
+        max_mr: 16,
+        max_qp: 8,
+        wire,
+        copy,
+        ..SoftConfig::default()
+    }
+}
+
+impl World {
+    fn new(how: u8) -> Option<Self> {
+        let rails = RailConfig {
+            depth: 8,
+            recv_depth: 8,
+            recv_order: RecvOrder::Posted,
+            links: 4,
+            peer_time: Duration::secs(5),
+            rail_time: Duration::secs(3),
+            receives: false,
+            traffic_class: None,
+            many: false,
+        };
+        let fabric = SoftFabric::new(config(how)).ok()?;
+        let a = fabric.open(0, &rails).ok()?;
+        // One fabric is one process, whose memory both ends may name.
+        let b = if how % 4 == 1 {
+            fabric.open(0, &rails)
+        } else {
+            SoftFabric::new(config(how)).ok()?.open(0, &rails)
+        };
+        let mut ends = [End::new(a)?, End::new(b.ok()?)?];
+        let [a, b] = &mut ends;
+        let (at_a, at_b) = (a.rail.create().ok()?, b.rail.create().ok()?);
+        let (to_a, to_b) = (a.rail.address(at_a).ok()?, b.rail.address(at_b).ok()?);
+        let is_shared = how.is_multiple_of(4);
+        for (end, address) in [(&mut *a, at_a), (&mut *b, at_b)] {
+            end.link = Some(address);
+            end.segment =
+                end.rail.address(address).ok()?.fd.filter(|_| is_shared).map(|fd| File::from(fd.fd));
+        }
+        a.rail.connect(at_a, to_b).ok()?;
+        b.rail.connect(at_b, to_a).ok()?;
+        Some(Self { ends, next_id: 1, hostile: false, ended: false })
+    }
+
+    fn act(&mut self, what: u8, at: usize, one: u8, two: u8) {
+        match what % 16 {
+            0 => self.send(at, u64::from(one), two),
+            1 => self.receive(at, u64::from(one)),
+            2 => self.write(at, u64::from(one) * 16, usize::from(two) * 12, false),
+            3 => self.write(at, u64::from(one) * 16, usize::from(two % 64), true),
+            4 => self.read(at, u64::from(one) * 16, u64::from(two) / 2),
+            5 => self.atomic(
+                at,
+                u64::from(one) * 8,
+                |old| old.wrapping_add(u64::from(two)),
+                Some(two.into()),
+                None,
+            ),
+            6 => self.swap(at, u64::from(one) * 8, two),
+            7 | 15 => self.poll(at),
+            8 => self.settle(),
+            9 => self.scribble(at, u64::from(one) * 8, u64::from(two)),
+            10 => self.forge(at, one, two),
+            11 => self.scribble(at, SLOTS_AT + u64::from(one) * 8, u64::from(two) << 56 | u64::from(two)),
+            12 => self.outside(at, one, two),
+            13 => self.over(at, false),
+            _ => self.over(at, true),
+        }
+    }
+
+    /// A send waits for its receive, and its bytes stay where they are.
+    fn is_unmet(&self) -> bool {
+        self.ends.iter().any(|end| !end.coming.is_empty())
+    }
+
+    fn send(&mut self, at: usize, len: u64, fill: u8) {
+        let len = if self.is_unmet() { len.min(INLINE) } else { len };
+        let bytes = self.ends[at].fill(len as usize, fill);
+        let from = Source::Region(Extent { key: self.ends[at].from.1.local, offset: 0, len });
+        // Bytes of a region may not change before it completes, so short ones go with the operation.
+        let (head, body) = if len <= INLINE { (&bytes[..], Source::Inline(&[])) } else { (&[][..], from) };
+        if len > INLINE {
+            self.settle();
+            self.ends[at].write_from(&bytes);
+        }
+        if self.post(at, Op::Send { head, body, imm: None }, Effect::Nothing) {
+            self.ends[1 - at].coming.push_back(bytes);
+            self.pair(1 - at);
+            if len > INLINE {
+                self.settle();
+            }
+        }
+    }
+
+    fn receive(&mut self, at: usize, len: u64) {
+        let end = &mut self.ends[at];
+        let into = end.room(len, 0);
+        let posted = Posted { wr_id: self.next_id, at: into.offset, len };
+        if self.post(at, Op::Recv { into }, Effect::Nothing) {
+            self.ends[at].receives.push_back(posted);
+            self.pair(at);
+        }
+    }
+
+    /// The oldest send meets the oldest receive.
+    fn pair(&mut self, at: usize) {
+        let end = &mut self.ends[at];
+        while !end.receives.is_empty() && !end.coming.is_empty() {
+            if let (Some(posted), Some(bytes)) = (end.receives.pop_front(), end.coming.pop_front()) {
+                // A link whose receive is too short fails.
+                self.ended |= bytes.len() as u64 > posted.len;
+                end.filled.insert(posted.wr_id, (posted, bytes));
+            }
+        }
+    }
+
+    fn write(&mut self, at: usize, offset: u64, len: usize, inline: bool) {
+        let (len, fill) = (len.min(LEN / 2 - 1), (self.next_id % 200) as u8);
+        let bytes = self.ends[at].fill(len, fill);
+        if (inline && len as u64 > INLINE) || (!inline && self.is_unmet()) {
+            return;
+        }
+        if !inline {
+            self.settle();
+            self.ends[at].write_from(&bytes);
+        }
+        let region = Source::Region(Extent { key: self.ends[at].from.1.local, offset: 0, len: len as u64 });
+        let from = if inline && len as u64 <= INLINE { Source::Inline(&bytes[..]) } else { region };
+        let to = self.ends[1 - at].remote(offset);
+        if self.post(at, Op::Write { from, to, imm: None }, Effect::Nothing) {
+            self.ends[1 - at].model[offset as usize..][..len].copy_from_slice(&bytes);
+            if !inline {
+                self.settle();
+            }
+        }
+    }
+
+    fn read(&mut self, at: usize, offset: u64, len: u64) {
+        let (from, into) = (self.ends[1 - at].remote(offset), self.ends[at].room(len, 1));
+        let bytes = self.ends[1 - at].model[offset as usize..][..len as usize].to_vec();
+        self.post(at, Op::Read { into, from }, Effect::Read(into.offset, bytes));
+    }
+
+    fn swap(&mut self, at: usize, offset: u64, number: u8) {
+        let old = self.ends[1 - at].word(offset);
+        let expect = if number.is_multiple_of(2) { old } else { !old };
+        let new = move |was: u64| if was == expect { u64::from(number) } else { was };
+        self.atomic(at, offset, new, None, Some((expect, number.into())));
+    }
+
+    fn atomic(
+        &mut self,
+        at: usize,
+        offset: u64,
+        new: impl Fn(u64) -> u64,
+        add: Option<u64>,
+        swap: Option<(u64, u64)>,
+    ) {
+        let (place, old) = (self.ends[1 - at].remote(offset), self.ends[at].room(8, 1));
+        let was = self.ends[1 - at].word(offset);
+        let (expect, with) = swap.unwrap_or_default();
+        let op = match add {
+            Some(add) => Op::FetchAdd { old, at: place, add },
+            None => Op::CompareSwap { old, at: place, expect, swap: with },
+        };
+        if self.post(at, op, Effect::Read(old.offset, was.to_le_bytes().to_vec())) {
+            self.ends[1 - at].model[offset as usize..][..8].copy_from_slice(&new(was).to_le_bytes());
+        }
+    }
+
+    /// An operation on memory that the other end has not offered, or past its end: an error, and the link is over.
+    fn outside(&mut self, at: usize, one: u8, two: u8) {
+        let keys = self.ends[1 - at].open.1;
+        let (key, addr) = match one % 3 {
+            0 => (trunkline_fabric::RemoteKey(keys.remote.0 ^ 1 << (two % 64)), 0),
+            1 => (keys.remote, LEN as u64 - u64::from(two % 8)),
+            _ => (keys.remote, u64::MAX - u64::from(two)),
+        };
+        let to = Remote { key, addr: keys.remote_base.wrapping_add(addr), purpose: Purpose::Data };
+        let from = Source::Inline(&[0x77; 16]);
+        if self.post(at, Op::Write { from, to, imm: None }, Effect::Nothing) {
+            self.ended = true;
+        }
+    }
+
+    /// Whether it was taken.
+    fn post(&mut self, at: usize, op: Op<'_>, effect: Effect) -> bool {
+        let end = &mut self.ends[at];
+        let Some(link) = end.link else { return false };
+        let is_receive = matches!(op, Op::Recv { .. });
+        let credits = end.rail.credits(link);
+        match end.rail.post(link, self.next_id, op, true) {
+            Ok(()) => {
+                assert!(is_receive || credits > 0, "an operation without a credit");
+                end.posted.push_back((self.next_id, effect));
+                self.next_id += 1;
+                true
+            }
+            Err(PostError::Busy) => false,
+            Err(PostError::Refused(status)) => {
+                assert!(self.hostile || self.ended, "{op:?} was refused: {status:?}");
+                false
+            }
+        }
+    }
+
+    fn poll(&mut self, at: usize) {
+        let nothing = Completion {
+            wr_id: 0,
+            link: LinkId(0),
+            done: Done::Posted,
+            status: Status::Ok,
+            imm: None,
+            len: 0,
+        };
+        let mut out = [nothing; 4];
+        let count = self.ends[at].rail.poll(&mut out);
+        for one in &out[..count] {
+            self.completed(at, one);
+        }
+    }
+
+    fn completed(&mut self, at: usize, one: &Completion) {
+        let is_calm = !self.hostile && !self.ended;
+        let end = &mut self.ends[at];
+        assert_eq!(Some(one.link), end.link, "a completion of a link that is gone");
+        // The link itself has failed: a completion that no operation asked for, at most one.
+        if (one.done, one.wr_id) == (Done::Written, 0) {
+            assert!(!is_calm && one.status != Status::Ok && !end.told, "{one:?}");
+            end.told = true;
+            self.ended = true;
+            return;
+        }
+        let known = end.posted.iter().position(|(wr_id, _)| *wr_id == one.wr_id);
+        let Some((_, effect)) = known.and_then(|known| end.posted.remove(known)) else {
+            panic!("{one:?} was not posted, or has completed before");
+        };
+        assert!(!is_calm || one.status == Status::Ok, "{one:?}");
+        if !is_calm || one.status != Status::Ok {
+            self.ended |= one.status != Status::Ok;
+            return;
+        }
+        if let Effect::Read(offset, bytes) = effect {
+            assert_eq!(end.bytes(offset, bytes.len()), bytes, "{one:?} read other bytes");
+        }
+        if one.done == Done::Received {
+            let Some((posted, bytes)) = end.filled.remove(&one.wr_id) else {
+                panic!("{one:?} received what was not sent");
+            };
+            assert!(end.filled.keys().all(|later| *later > one.wr_id), "a message overtook another one");
+            assert_eq!(one.len, bytes.len() as u64);
+            assert_eq!(end.bytes(posted.at, bytes.len()), bytes, "{one:?} brought other bytes");
+        }
+    }
+
+    /// Polls both ends until all that can complete has.
+    fn settle(&mut self) {
+        for polls in 0.. {
+            [0, 1].into_iter().for_each(|at| self.poll(at));
+            let waits = |end: &End| {
+                // Receives that no send has met, and sends that no receive has met, stay.
+                let receives = end.receives.len();
+                end.link.is_some() && end.posted.len() > receives
+            };
+            if self.hostile || self.ended || self.is_unmet() {
+                if polls > 64 {
+                    return;
+                }
+            } else if !self.ends.iter().any(waits) {
+                return;
+            }
+            assert!(polls < POLLS_MAX, "an operation never completes");
+        }
+    }
+
+    /// The peer of an end writes a word of its segment.
+    fn scribble(&mut self, at: usize, offset: u64, word: u64) {
+        if let Some(segment) = &self.ends[at].segment
+            && segment.metadata().is_ok_and(|of| offset + 8 <= of.len())
+        {
+            let written = segment.write_all_at(&word.to_le_bytes(), offset);
+            self.hostile |= written.is_ok();
+        }
+    }
+
+    /// The peer of an end publishes a record of its own making at a position.
+    fn forge(&mut self, at: usize, position: u8, form: u8) {
+        let keys = &self.ends[at];
+        let position = u64::from(position % 32);
+        let head =
+            u64::from(form % 12) | u64::from(form / 12 % 4) << 8 | u64::from(form / 48 % 5) << 16 | 24 << 24;
+        let places = [keys.open.1.remote.0, keys.secret.1.remote.0 ^ 1, u64::MAX];
+        let words =
+            [head, places[usize::from(form % 3)], u64::from(form) * 64, 4096, u64::from(form) << 4, 0];
+        for (number, word) in (1..).zip(words) {
+            self.scribble(at, SLOTS_AT + position % 16 * SLOT + number * 8, word);
+        }
+        self.scribble(at, SLOTS_AT + position % 16 * SLOT, position + 1);
+    }
+
+    fn over(&mut self, at: usize, destroyed: bool) {
+        let end = &mut self.ends[at];
+        let Some(link) = end.link else { return };
+        self.ended = true;
+        if destroyed {
+            end.rail.destroy(link);
+            // Its completions are gone.
+            (end.link, end.posted) = (None, VecDeque::new());
+        } else {
+            end.rail.fail(link);
+        }
+    }
+
+    /// What holds at the end, whatever happened.
+    fn end(mut self) {
+        self.settle();
+        // Behind a send that waits for its receive, nothing is executed.
+        if !self.hostile && !self.ended && !self.is_unmet() {
+            for end in &self.ends {
+                assert_eq!(end.open_bytes(), end.model, "bytes are not what was written");
+            }
+        }
+        for at in [0, 1] {
+            let end = &mut self.ends[at];
+            if let Some(link) = end.link {
+                end.rail.fail(link);
+                self.ended = true;
+                for polls in 0.. {
+                    self.poll(at);
+                    if self.ends[at].rail.is_quiet(link) {
+                        break;
+                    }
+                    assert!(polls < POLLS_MAX, "a failed link never comes to rest");
+                }
+                (0..8).for_each(|_| self.poll(at));
+                let left: Vec<u64> = self.ends[at].posted.iter().map(|(wr_id, _)| *wr_id).collect();
+                assert!(left.is_empty(), "{left:?} never completed");
+            }
+            self.ends[at].check();
+        }
+    }
+}
+
+impl End {
+    fn new(rail: SoftRail) -> Option<Self> {
+        let registrar = rail.registrar();
+        let memory = |access, fill: u8| {
+            let memory = Memory::heap(LEN);
+            memory.write(0, &[fill; LEN]).ok()?;
+            let keys = registrar.register(&memory, access, Purpose::Data).ok()?;
+            Some((memory, keys))
+        };
+        Some(Self {
+            open: memory(Access::ALL, 0)?,
+            secret: memory(Access::ALL, CANARY)?,
+            into: memory(Access::LOCAL, CANARY)?,
+            from: memory(Access::LOCAL, 0)?,
+            rail,
+            link: None,
+            segment: None,
+            model: vec![0; LEN],
+            next: [0; 2],
+            receives: VecDeque::new(),
+            coming: VecDeque::new(),
+            posted: VecDeque::new(),
+            filled: BTreeMap::new(),
+            told: false,
+        })
+    }
+
+    fn remote(&self, offset: u64) -> Remote {
+        let keys = self.open.1;
+        Remote { key: keys.remote, addr: keys.remote_base + offset, purpose: Purpose::Data }
+    }
+
+    fn word(&self, offset: u64) -> u64 {
+        let mut word = [0; 8];
+        word.copy_from_slice(&self.model[offset as usize..][..8]);
+        u64::from_le_bytes(word)
+    }
+
+    fn fill(&self, len: usize, fill: u8) -> Vec<u8> {
+        (0..len).map(|at| fill.wrapping_add(at as u8)).collect()
+    }
+
+    fn write_from(&self, bytes: &[u8]) {
+        let written = self.from.0.write(0, bytes);
+        assert!(written.is_ok());
+    }
+
+    /// A place of `into` that no other operation under way was given; receives have places of their own.
+    fn room(&mut self, len: u64, of: usize) -> Extent {
+        let (from, bytes) = [(0, RECEIVE_MAX), (READS_AT, READ_MAX)][of];
+        let offset = from + self.next[of] % PLACES * bytes;
+        self.next[of] += 1;
+        Extent { key: self.into.1.local, offset, len }
+    }
+
+    fn bytes(&self, offset: u64, len: usize) -> Vec<u8> {
+        let mut bytes = vec![0; len];
+        let read = self.into.0.read(offset, &mut bytes);
+        assert!(read.is_ok());
+        bytes
+    }
+
+    fn open_bytes(&self) -> Vec<u8> {
+        let mut bytes = vec![0; LEN];
+        let read = self.open.0.read(0, &mut bytes);
+        assert!(read.is_ok());
+        bytes
+    }
+
+    /// Bytes that no operation names are as they were.
+    fn check(&self) {
+        let mut secret = vec![0; LEN];
+        let read = self.secret.0.read(0, &mut secret);
+        assert!(
+            read.is_ok() && secret.iter().all(|byte| *byte == CANARY),
+            "memory was written without its key"
+        );
+        let rest = self.bytes(UNUSED_AT, LEN - UNUSED_AT as usize);
+        assert!(rest.iter().all(|byte| *byte == CANARY), "bytes outside of what was posted were written");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use trunkline_proto::fuzzing::Numbers;
+
+    use super::*;
+
+    #[test]
+    fn random_actions_hold() {
+        action_seeds().iter().for_each(|seed| actions(seed));
+        let mut numbers = Numbers::new(17);
+        for _ in 0..400 {
+            let len = 1 + 4 * numbers.below(96);
+            let script: Vec<u8> = (0..len).map(|_| numbers.next_u64() as u8).collect();
+            actions(&script);
+        }
+    }
+}

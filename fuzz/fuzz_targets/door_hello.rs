@@ -1,0 +1,6 @@
+//! Fuzzes `door_hello`; its checks are in `trunkline_softnic::fuzzing`.
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
+    trunkline_softnic::fuzzing::run("door_hello", bytes);
+});

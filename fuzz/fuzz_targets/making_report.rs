@@ -1,0 +1,6 @@
+//! Fuzzes `making_report`; its checks are in `trunkline_proto::fuzzing`.
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
+    trunkline_proto::fuzzing::run("making_report", bytes);
+});
