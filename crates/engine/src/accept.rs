@@ -4,13 +4,13 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use trunkline_fabric::{Fabric, Host, Level, LinkAddress, Links};
+use trunkline_fabric::{Caps, Fabric, Host, Level, LinkAddress, Links};
 use trunkline_proto::conn::{AcceptStep, Accepting};
 use trunkline_proto::counters::Tally;
 use trunkline_proto::limits::TOKENS_MAX;
 use trunkline_proto::pool::{AskError, Place, Verdict};
 use trunkline_proto::slots::SlotId;
-use trunkline_proto::wire::frame::{Answer, Frame, Reply};
+use trunkline_proto::wire::frame::{self as wire, Answer, Frame, Reply};
 use trunkline_proto::wire::member::MemberId;
 use trunkline_proto::wire::proof::Proof;
 use trunkline_proto::wire::share::{self, Given, Mode};
@@ -206,6 +206,18 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         made.inspect_err(|_| self.leave_pool(control, place))
     }
 
+    /// The plan of a receiving lane on links of its own, or of a group that has so many times their depth; and the receives that they need.
+    fn plan_receiver(&self, caps: &Caps, open: &wire::Open, times: Option<u32>) -> (Plan, u32) {
+        let mut plan = Plan::new(caps, &self.params, usize::from(open.links)).times(times.unwrap_or(1));
+        plan.matched &= open.matched;
+        let recv_depth = match plan.matched {
+            true if times.is_some() => caps.depth_max,
+            true => TOKENS_MAX as u32,
+            false => plan.bounces,
+        };
+        (plan, recv_depth.min(caps.depth_max))
+    }
+
     fn make_receiver(
         &self,
         control: &mut Control<H, F::Rail>,
@@ -219,14 +231,7 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         let caps = self.fabric.nics().get(nics.first()).map(|nic| nic.caps);
         let Some(caps) = caps else { return Err(Error::Argument("no such NIC")) };
         let times = begins.then(|| control.pool.config().depth(1, u32::MAX));
-        let mut plan = Plan::new(&caps, &self.params, links).times(times.unwrap_or(1));
-        plan.matched &= open.matched;
-        let recv_depth = match plan.matched {
-            true if begins => caps.depth_max,
-            true => TOKENS_MAX as u32,
-            false => plan.bounces,
-        };
-        let recv_depth = recv_depth.min(caps.depth_max);
+        let (plan, recv_depth) = self.plan_receiver(&caps, &open, times);
         let pipeline = self.pipeline(control, nics, place);
         let times = plan.deeper(times);
         // The class of the traffic comes with the other end's address.
@@ -234,8 +239,8 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         let (mut rails, paths) = self.open_paths(nics, links, manner)?;
         let tables = RecvTables::new(paths.are_many())?;
         let links_of = paths.iter().map(|path| path.rail);
-        let bounces = Bounces::new(&rails, links_of, recv::bounce_bytes(&plan), plan.bounces)?;
-        let bounces = Arc::new(bounces);
+        let bounces = recv::bounce_bytes(&plan);
+        let bounces = Arc::new(Bounces::new(&rails, links_of, bounces, plan.bounces)?);
         let path = paths.leader();
         let link = path.link;
         let rail = rails.get_mut(path.rail);
@@ -254,8 +259,9 @@ impl<F: Fabric, H: Host> Engine<F, H> {
             let fins = Piece::alone(&rails, recv::FINS_BYTES)?;
             (None, fins, Ok(rails))
         };
+        let own_memory = (bounces, fins);
         let mut receiving =
-            RecvLane::new(tables, paths, plan, receiver, open.mailbox, (bounces, fins), regions_max);
+            RecvLane::new(tables, paths, plan, receiver, open.mailbox, own_memory, regions_max);
         let mut group = group;
         match &mut group {
             Ok(rails) => receiving.post_bounces(rails, 0)?,

@@ -23,7 +23,8 @@ use crate::path::{NO_LINK, Path, Paths, Proof};
 use crate::plan::Plan;
 use crate::rails::Rails;
 use crate::ride::Made;
-use crate::send::{SendLane, SendTables};
+use crate::send::SendLane;
+use crate::send_tables::SendTables;
 use crate::slab::Piece;
 use crate::{CommId, Engine, Error, Nics, Params};
 

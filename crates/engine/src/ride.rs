@@ -30,7 +30,8 @@ use crate::part::{RecvPart, SendPart};
 use crate::path::{NO_LINK, Path, Paths, Proof};
 use crate::plan::Plan;
 use crate::rails::Rails;
-use crate::send::{SendLane, SendTables};
+use crate::send::SendLane;
+use crate::send_tables::SendTables;
 use crate::slab::Lot;
 use crate::{CommId, Engine, Error, Nics, Params};
 

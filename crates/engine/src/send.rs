@@ -5,7 +5,6 @@ use std::collections::VecDeque;
 
 use trunkline_fabric::{Completion, Done, Op, PostError, Rail, Remote, Source, Status};
 use trunkline_proto::limits::{SENDS_MAX, SMALL_MAX, STRIPES_MAX};
-use trunkline_proto::reserve::{OutOfMemory, try_deque, try_filled};
 use trunkline_proto::wire::cts::Cts;
 use trunkline_proto::wire::eager::Eager;
 use trunkline_proto::wire::frame::Region;
@@ -21,9 +20,10 @@ use crate::plan::{INLINE_MAX, Plan};
 use crate::rails::Rails;
 use crate::regions::{NO_MR, Regions};
 use crate::request::{Requests, Ticket};
+use crate::send_tables::SendTables;
 use crate::slab::Piece;
 use crate::stripe::Many;
-use crate::{CommFault, MrId, Mutant};
+use crate::{CommFault, MrId};
 
 /// Eager messages whose records were not read yet, from which on a test reads records when it has time.
 const UNMATCHED_DUE: usize = 8;
@@ -61,36 +61,6 @@ pub(crate) struct SendLane {
     last_copied: u64,
     /// The operation that ends the lane is still to be posted.
     pub(crate) last_due: bool,
-}
-
-/// The tables of a sending lane, made before it takes anything else.
-pub(crate) struct SendTables {
-    many: Option<Box<Many>>,
-    outgoing: Box<[Outgoing]>,
-    unposted: VecDeque<u16>,
-    leaving: VecDeque<u16>,
-    marks: Box<[u64]>,
-    copied: Box<[MrId]>,
-}
-
-impl SendTables {
-    /// Of a lane with one path, or with many.
-    ///
-    /// # Errors
-    /// [`OutOfMemory`].
-    pub(crate) fn new(are_many: bool, mutant: Mutant) -> Result<Self, OutOfMemory> {
-        Ok(Self {
-            many: if are_many { Some(Box::new(Many::new(mutant)?)) } else { None },
-            outgoing: match mutant.is("engine-aborts-without-memory") {
-                true => vec![Outgoing::idle(); SENDS_MAX].into(),
-                false => try_filled(Outgoing::idle(), SENDS_MAX)?,
-            },
-            unposted: try_deque(SENDS_MAX)?,
-            leaving: try_deque(SENDS_MAX)?,
-            marks: try_filled(0, SENDS_MAX)?,
-            copied: try_filled(NO_MR, SENDS_MAX)?,
-        })
-    }
 }
 
 impl SendLane {

@@ -439,11 +439,6 @@ impl<N: Network> Executor<N> {
         self.jobs.regions.learn(member, far, None);
     }
 
-    /// A member has ended a region.
-    pub fn forget(&mut self, member: Member, key: Key) {
-        self.jobs.regions.forget(member, key);
-    }
-
     /// A member raises these signals in this memory, or those of a region whose [`Region::words`] it is: when it is gone they are poisoned.
     pub fn watch(&mut self, member: Member, memory: Memory, slots: Slots) {
         let (Slots::Bare { count, .. } | Slots::Poisoned { count, .. }) = slots;

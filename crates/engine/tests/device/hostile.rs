@@ -129,7 +129,7 @@ fn keys_end_with_their_regions() {
         assert_eq!(status_of(rank, Entry::new(entry)), Status::Access, "{way:?}");
         // And one of the other rank.
         let other = ranks[1].keys[1];
-        rank.queues.with(|executor| executor.forget(1, other));
+        rank.queues.with(|executor| executor.regions().forget(1, other));
         let from = Local { key: again.unwrap().bits(), addr: 0 };
         let entry = Entry::new(Work::Write { from, to: rank.at(1, 0), len: 8, imm: None });
         assert_eq!(status_of(rank, entry), Status::Access, "{way:?}");

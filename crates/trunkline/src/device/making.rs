@@ -75,7 +75,7 @@ impl WindowRecord {
                 executor.network().close(heap);
                 executor.network().network().close(heap);
             }
-            self.learned.iter().for_each(|&(rank, key)| executor.forget(rank, key));
+            self.learned.iter().for_each(|&(rank, key)| executor.regions().forget(rank, key));
         });
         // Its memory may be freed here, while the executor is another's.
         drop(self.key.and_then(|key| queues.remove_region(key)));
