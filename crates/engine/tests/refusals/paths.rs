@@ -124,7 +124,7 @@ fn messages(wire: WireMode, len: u64) -> Outcome {
     into.close(recv).map_err(told)
 }
 
-/// Puts and gets between two members of a job, and an atomic.
+/// Puts and gets between two members of a job.
 fn one_sided(wire: WireMode) -> Outcome {
     const HEAP: usize = 1 << 16;
     let nics = Nics::new(&[0]).ok_or("no such NIC")?;
