@@ -23,6 +23,9 @@ const PLUGIN: &str = "libnccl-net-trunkline.so";
 /// The library of OpenSHMEM as it is installed.
 const SHMEM: &str = "libtrunkline-shmem.so";
 
+/// The library that programs preload, as it is built and installed.
+const FREE_HOOK: &str = "libtrunkline_freehook.so";
+
 /// Where NVSHMEM's transport is: by itself, as it has the name of one of NVSHMEM's own, which it takes the place of when its folder is named first.
 const NVSHMEM: &str = "lib/nvshmem";
 
@@ -76,7 +79,7 @@ fn lay_out(built: &Path, dist: &Path) -> Result<()> {
     std::os::unix::fs::symlink(PLUGIN, dist.join("lib").join(PLUGIN_LINK))
         .with_context(|| format!("linking {PLUGIN_LINK}"))?;
     copy(&built.join("libtrunkline_shmem.so"), &dist.join("lib").join(SHMEM))?;
-    copy(&built.join("libtrunkline_freehook.so"), &dist.join("lib/libtrunkline_freehook.so"))?;
+    copy(&built.join(FREE_HOOK), &dist.join("lib").join(FREE_HOOK))?;
     let [first, others @ ..] = NVSHMEM_NAMES;
     copy(&built.join("libtrunkline_nvshmem.so"), &dist.join(NVSHMEM).join(first))?;
     for name in others {
@@ -145,6 +148,7 @@ mod tests {
         fs::write(built.join("libtrunkline_nccl.so"), "so").unwrap();
         fs::write(built.join("libtrunkline_shmem.so"), "shmem").unwrap();
         fs::write(built.join("libtrunkline_nvshmem.so"), "nvshmem").unwrap();
+        fs::write(built.join(FREE_HOOK), "hook").unwrap();
         for program in ["trunkline", "oshcc", "oshcxx", "oshrun"] {
             fs::write(built.join(program), "tool").unwrap();
         }
@@ -154,7 +158,7 @@ mod tests {
         }
         let entries = fs::read_dir(dist.join("lib")).unwrap();
         let names: BTreeSet<_> = entries.map(|entry| entry.unwrap().file_name()).collect();
-        let expected = ["nvshmem", "pkgconfig", PLUGIN, PLUGIN_LINK, SHMEM].map(OsString::from);
+        let expected = ["nvshmem", "pkgconfig", FREE_HOOK, PLUGIN, PLUGIN_LINK, SHMEM].map(OsString::from);
         assert_eq!(names, BTreeSet::from(expected), "nothing that a program loads unasked");
         for program in ["trunkline", "oshcc", "oshc++", "oshrun"] {
             assert_eq!(fs::read_to_string(dist.join("bin").join(program)).unwrap(), "tool", "{program}");

@@ -43,7 +43,7 @@ int main() {
     Window window = {};
     window.ranks = 2;
     window.signals = 1;
-    window.base = (u8 *)slots;
+    window.base = window.slots = (u8 *)slots;
     window.signal_bases = bases;
     how = look_at_signals(window, 0, 1, found = 0);
     printf("%u %llu\n", how.kind, (unsigned long long)found);

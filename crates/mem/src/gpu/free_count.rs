@@ -1,6 +1,6 @@
 //! How often GPU memory was freed in this process, as the preloaded library `libtrunkline_freehook.so` counts it.
 //!
-//! Whoever exports GPU memory asks now and then whether the count has risen. Nothing is written here.
+//! Endpoints that export GPU memory ask now and then whether the count has risen. This module only reads the count.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -21,7 +21,7 @@ impl FreeCount {
     #[must_use]
     pub fn find_preloaded() -> Option<Self> {
         let program = unix::Library::this();
-        // SAFETY: the symbol is ours: whoever defines it defines an `AtomicU64`. It is only looked up here.
+        // SAFETY: the symbol is ours: the library that defines it defines an `AtomicU64`. It is only looked up here.
         let symbol = unsafe { program.get::<*const AtomicU64>(SYMBOL) }.ok()?;
         // SAFETY: it points to that static, or is null; a library that was preloaded stays until the process ends.
         let count = unsafe { symbol.as_ref() }?;

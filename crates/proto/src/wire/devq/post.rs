@@ -50,7 +50,7 @@ impl PostBox {
         self.0 + 8
     }
 
-    /// A byte that nobody reads: what is put or got to flush a NIC's writes.
+    /// A byte whose value no rank uses: flushes of a NIC's writes put it or get it.
     #[must_use]
     pub const fn unread(self) -> u64 {
         self.0 + 64
