@@ -413,6 +413,16 @@ pub(crate) fn hold_heap(addr: usize, len: usize) -> Option<HeldHeaps> {
     is_inside.then_some(heaps)
 }
 
+/// Removes a heap whose pages are about to be freed. A map that has become empty keeps a node, which nothing would free when a library that
+/// contains this crate is unloaded: so it is made anew.
+fn forget_heap(addr: usize) {
+    let mut heaps = HEAPS.write().unwrap_or_else(PoisonError::into_inner);
+    heaps.remove(&addr);
+    if heaps.is_empty() && !crate::gpu::planted("mem-keeps-the-last-node") {
+        *heaps = BTreeMap::new();
+    }
+}
+
 /// Zeroed pages, from the allocator or from the system.
 struct Heap {
     addr: usize,
@@ -428,6 +438,13 @@ static REFUSES: OnceLock<fn(usize) -> bool> = OnceLock::new();
 #[cfg(any(test, feature = "test-utils"))]
 pub fn refuse_mappings(refuses: fn(usize) -> bool) {
     let _ = REFUSES.set(refuses);
+}
+
+/// How many heaps of [`Memory::try_heap`] are not freed, for tests that look for leaks.
+#[cfg(any(test, feature = "test-utils"))]
+#[must_use]
+pub fn live_heaps() -> usize {
+    HEAPS.read().unwrap_or_else(PoisonError::into_inner).len()
 }
 
 /// New zeroed pages from the system, or null.
@@ -469,8 +486,7 @@ impl Heap {
 
 impl Drop for Heap {
     fn drop(&mut self) {
-        // Before the pages go, so that whoever holds heaps finds none that is gone.
-        HEAPS.write().unwrap_or_else(PoisonError::into_inner).remove(&self.addr);
+        forget_heap(self.addr);
         if self.layout.size() >= MAPPED {
             // SAFETY: `addr` came from `map` with this size and is unmapped once.
             let _ = unsafe { rustix::mm::munmap(pointer(self.addr).cast(), self.layout.size()) };

@@ -357,7 +357,7 @@ impl Links for SoftRail {
         let Some(Some(qp)) = self.links.get_mut(link.0 as usize) else { return Err(LinkError::State) };
         qp.sends = address.start;
         qp.peer_posted = address.start;
-        qp.wanted = crate::queue::Queue::new(address.reads.min(self.shared.config.max_reads), 0);
+        qp.wanted.lower_capacity(address.reads);
         qp.matcher.set_grants(address.receives);
         qp.state = qp.state.step(State::ReadyToSend).ok_or(LinkError::State)?;
         Ok(())

@@ -12,7 +12,7 @@ use crate::direct::Direct;
 use crate::error::{Nak, Planted};
 use crate::guard::{Guard, Inside};
 use crate::hold::Held;
-use crate::job::Job;
+use crate::job::{Job, OwedReply};
 use crate::ladder::State;
 use crate::matched::Matcher;
 use crate::method::Chooser;
@@ -210,7 +210,7 @@ pub(crate) struct Qp {
     /// Reads and atomics whose answers are to come.
     pub(crate) wanted: Queue<Wanted>,
     /// Answers to the peer's.
-    pub(crate) replies: Queue<Job>,
+    pub(crate) replies: Queue<OwedReply>,
     pub(crate) matcher: Matcher,
     /// Jobs of matched sends, by flight, while they wait for a grant.
     pub(crate) held: Held,
@@ -280,7 +280,7 @@ impl Qp {
             posted: start,
             sends: start,
             peer_posted: start,
-            // What the peer asks for finds its room: there is no way to tell it to ask later.
+            // There is no way to tell the peer to ask later, or this side to begin again: room for all is made now.
             wanted: Queue::whole(reads)?,
             replies: Queue::whole(reads)?,
             matcher: Matcher::new(rail.recv_depth),

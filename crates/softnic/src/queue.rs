@@ -30,7 +30,7 @@ impl<T> Queue<T> {
         Self { room: capacity.min(items.len() as u64), items, head: start, tail: start, capacity }
     }
 
-    /// An empty queue that has all its room from the beginning.
+    /// An empty queue that has all its room from the beginning, for items that somebody has been promised room for.
     ///
     /// # Errors
     /// [`OutOfMemory`].
@@ -40,9 +40,15 @@ impl<T> Queue<T> {
         Ok(Self { items, head: 0, tail: 0, room: capacity, capacity })
     }
 
-    /// Whether `more` items fit, for which room is made; false if there may not be so many, or there is no memory for them.
+    /// Lowers the most that an empty queue holds; never raises it.
+    pub(crate) fn lower_capacity(&mut self, capacity: u32) {
+        self.capacity = self.capacity.min(u64::from(capacity));
+        self.room = self.room.min(self.capacity);
+    }
+
+    /// Makes room for `more` items; false if there may not be so many, or there is no memory for them.
     #[inline(always)]
-    pub(crate) fn has_room(&mut self, more: u64) -> bool {
+    pub(crate) fn make_room(&mut self, more: u64) -> bool {
         while self.len() + more > self.room {
             if !self.grow() {
                 return false;
@@ -194,6 +200,25 @@ mod tests {
             assert!([1, 2, 3, 4, 5, 8].iter().all(|&item| queue.pop() == Some(item)));
             assert_eq!(queue.pop_newest(), None);
         }
+    }
+
+    #[test]
+    fn a_whole_queue_keeps_its_lowered_capacity() {
+        let mut queue = Queue::whole(16).unwrap();
+        queue.lower_capacity(20);
+        assert!((0..16).all(|item| queue.push(item)) && !queue.push(16), "no capacity is raised");
+        while queue.pop().is_some() {}
+        queue.lower_capacity(5);
+        assert!((0..5).all(|item| queue.push(item)) && !queue.push(5) && queue.is_full());
+        assert!((0..5).all(|item| queue.pop() == Some(item)));
+    }
+
+    #[test]
+    fn made_room_takes_as_many_and_no_more() {
+        let mut queue = Queue::new(10, 3);
+        assert!(queue.push(0) && queue.make_room(9) && !queue.make_room(10));
+        assert!((1..10).all(|item| queue.push(item)) && !queue.push(10) && !queue.make_room(1));
+        assert!((0..10).all(|item| queue.pop() == Some(item)));
     }
 
     #[test]

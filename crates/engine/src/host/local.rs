@@ -14,7 +14,7 @@ use rustix::net::{
 };
 use trunkline_fabric::{Frame, OobError, PassedFd, PeerProcess};
 use trunkline_mem::ipc::{peer_credentials, peer_pidfd, process_across};
-use trunkline_proto::reserve::try_filled;
+use trunkline_mem::try_zeros;
 
 use super::reach::LocalUsers;
 
@@ -111,7 +111,7 @@ impl LocalStream {
     }
 
     fn new(socket: OwnedFd) -> Result<Self, OobError> {
-        Ok(Self { socket, unsent: VecDeque::new(), inbox: try_filled(0, Frame::MAX + 1)? })
+        Ok(Self { socket, unsent: VecDeque::new(), inbox: try_zeros(Frame::MAX + 1)? })
     }
 
     /// Sends what is queued; false while the peer does not read.

@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use trunkline_proto::reserve::{OutOfMemory, try_filled};
+use trunkline_mem::{OutOfMemory, try_zeros};
 
 use super::door::{self, Door, Token};
 use super::events::SocketEvents;
@@ -109,9 +109,9 @@ impl Stream {
         (from, limit): (Option<IpAddr>, Duration),
         (start, posted): (u64, u64),
     ) -> io::Result<Self> {
-        let no_memory = |_: OutOfMemory| io::Error::from(io::ErrorKind::OutOfMemory);
+        let no_memory = |error: OutOfMemory| io::Error::new(io::ErrorKind::OutOfMemory, error);
         let mut out = Outgoing {
-            buffer: try_filled(0, OUTBOX).map_err(no_memory)?,
+            buffer: try_zeros(OUTBOX).map_err(no_memory)?,
             from: 0,
             to: 0,
             body: 0,
@@ -129,7 +129,7 @@ impl Stream {
             first: start,
         };
         // Before the socket or the token, which would have to be given back.
-        let into = try_filled(0, INBOX).map_err(no_memory)?;
+        let into = try_zeros(INBOX).map_err(no_memory)?;
         let watch = Watch::new(limit);
         let socket = if token < other.token {
             out.append(&door::hello(&other.token));
