@@ -1,9 +1,9 @@
-//! The allocator of this program: it counts large allocations and refuses one of them. Armed by `trials`; it never refuses a small one, because
-//! the standard library and other crates make those, too.
+//! The allocator of this program: it counts large allocations, refuses one of them, and knows what is not freed. Armed by `trials`; it never
+//! refuses a small one, because the standard library and other crates make those, too.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::ptr;
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering};
 
 /// Bytes from which an allocation counts.
 pub(crate) const LARGE: usize = 4096;
@@ -12,8 +12,11 @@ static ARMED: AtomicBool = AtomicBool::new(false);
 /// Which one is refused, counted from 1; 0: none.
 static NTH: AtomicU64 = AtomicU64::new(0);
 static SEEN: AtomicU64 = AtomicU64::new(0);
-/// Large allocations that are not freed.
-static LIVE: AtomicI64 = AtomicI64::new(0);
+/// Bytes of the first of them, by number.
+static SIZES: [AtomicUsize; 4096] = [const { AtomicUsize::new(0) }; 4096];
+/// Allocations that are not freed, large ones, and the bytes of all.
+static LARGE_LIVE: AtomicI64 = AtomicI64::new(0);
+static BYTES_LIVE: AtomicI64 = AtomicI64::new(0);
 
 /// Counts and refuses for the whole process.
 pub(crate) struct Refusing;
@@ -25,15 +28,17 @@ pub(crate) fn arm(nth: u64) {
     ARMED.store(true, Ordering::SeqCst);
 }
 
-/// Refuses nothing from now on. How many there were since `arm`.
-pub(crate) fn disarm() -> u64 {
+/// Refuses nothing from now on. The bytes of each large allocation since `arm`, in their order.
+pub(crate) fn disarm() -> Vec<usize> {
     ARMED.store(false, Ordering::SeqCst);
-    SEEN.load(Ordering::Relaxed)
+    let count = SEEN.load(Ordering::Relaxed) as usize;
+    assert!(count <= SIZES.len(), "a case makes {count} large allocations, more than are noted");
+    SIZES[..count].iter().map(|size| size.load(Ordering::Relaxed)).collect()
 }
 
-/// Large allocations that are not freed.
-pub(crate) fn live() -> i64 {
-    LIVE.load(Ordering::Relaxed)
+/// Allocations that are not freed: how many large ones, and the bytes of all.
+pub(crate) fn live() -> (i64, i64) {
+    (LARGE_LIVE.load(Ordering::Relaxed), BYTES_LIVE.load(Ordering::Relaxed))
 }
 
 /// Whether this allocation is the one to refuse. Also asked by the mappings of `trunkline_mem`, which are no allocator's.
@@ -41,13 +46,18 @@ pub(crate) fn refuses(bytes: usize) -> bool {
     if bytes < LARGE || !ARMED.load(Ordering::Relaxed) {
         return false;
     }
-    SEEN.fetch_add(1, Ordering::Relaxed) + 1 == NTH.load(Ordering::Relaxed)
+    let number = SEEN.fetch_add(1, Ordering::Relaxed);
+    if let Some(size) = SIZES.get(number as usize) {
+        size.store(bytes, Ordering::Relaxed);
+    }
+    number + 1 == NTH.load(Ordering::Relaxed)
 }
 
 fn note(bytes: usize, by: i64) {
     if bytes >= LARGE {
-        LIVE.fetch_add(by, Ordering::Relaxed);
+        LARGE_LIVE.fetch_add(by, Ordering::Relaxed);
     }
+    BYTES_LIVE.fetch_add(by * bytes as i64, Ordering::Relaxed);
 }
 
 // SAFETY: all memory is the system allocator's, by the same layouts; a null pointer says that there is none.

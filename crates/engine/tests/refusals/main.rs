@@ -1,6 +1,7 @@
 //! Out of memory, everywhere: an allocator that refuses the n-th large allocation, for every n, runs through the contract of fabrics and the
 //! engine's main paths. None of them aborts or panics: a call returns an error or succeeds, what it has taken is given back, and the next run
-//! succeeds. `TRUNKLINE_FULL=1` plays every n, else three of each quick case are played.
+//! succeeds. Every n of the engine's paths is played; of the contract's cases with `TRUNKLINE_FULL=1`, else the first allocation of each size in each
+//! quick case.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on stops")]
 
@@ -9,24 +10,26 @@ mod contract;
 mod paths;
 mod trials;
 
-use trials::Case;
+use trials::{Case, Refused};
 
 #[global_allocator]
 static ALLOCATOR: allocator::Refusing = allocator::Refusing;
 
-const SUITES: &[(&str, &[Case])] = &[
-    ("contract over mem", contract::OVER_MEM),
-    ("contract over shm", contract::OVER_SHM),
-    ("paths", paths::ALL),
+/// Each with its cases, and which allocations are refused.
+const SUITES: &[(&str, &[Case], Refused)] = &[
+    ("contract over mem", contract::OVER_MEM, Refused::OneOfEachSize),
+    ("contract over shm", contract::OVER_SHM, Refused::OneOfEachSize),
+    ("paths", paths::ALL, Refused::Each),
 ];
 
 /// How the tests start processes of their own: does nothing unless such a process asks.
 #[test]
 fn a_child_plays_its_trials() {
     let Some((suite, case)) = trials::asked() else { return };
-    let cases = SUITES.iter().find(|(name, _)| *name == suite);
-    let (_, cases) = cases.unwrap_or_else(|| panic!("no suite {suite}"));
-    trials::play(cases.iter().find(|(name, _)| *name == case).unwrap_or_else(|| panic!("no case {case}")));
+    let cases = SUITES.iter().find(|(name, ..)| *name == suite);
+    let (_, cases, refused) = cases.unwrap_or_else(|| panic!("no suite {suite}"));
+    let case = cases.iter().find(|(name, _)| *name == case).unwrap_or_else(|| panic!("no case {case}"));
+    trials::play(case, *refused);
 }
 
 #[test]

@@ -19,8 +19,7 @@ pub(crate) type Outcome = Result<(), String>;
 const LIMIT: Duration = Duration::from_secs(8);
 /// Longest until what a run has used is given back.
 const SETTLES: Duration = Duration::from_secs(5);
-/// Trials of a case when not all are asked for, and how long such a case takes at most.
-const TRIALS: u64 = 3;
+/// How long a case takes at most of which one allocation of each size is refused.
 const QUICK: Duration = Duration::from_millis(400);
 /// Wrong trials after which a suite ends.
 const WRONG_MAX: usize = 40;
@@ -32,13 +31,16 @@ const FROM: &str = "TRUNKLINE_REFUSALS_FROM";
 /// Panics of anything but the tests' own code since the last look.
 static PANICS: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
-/// What a process has of the system.
+/// What a process has of the system. A leak is seen by any of it: the heaps of [`trunkline_mem::Memory`] are mappings, of which the
+/// allocator does not know.
 #[derive(Clone, Debug, Eq, PartialEq)]
 struct Standing {
     descriptors: usize,
     memory_files: usize,
     threads: usize,
+    heaps: usize,
     large: i64,
+    bytes: i64,
 }
 
 impl Standing {
@@ -46,8 +48,10 @@ impl Standing {
         let entries = |of: &str| std::fs::read_dir(of).map_or(0, Iterator::count);
         let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
         let memory_files = maps.lines().filter(|line| line.contains("/memfd:")).count();
+        drop(maps);
         let (descriptors, threads) = (entries("/proc/self/fd"), entries("/proc/self/task"));
-        Self { descriptors, memory_files, threads, large: allocator::live() }
+        let (large, bytes) = allocator::live();
+        Self { descriptors, memory_files, threads, heaps: trunkline_mem::live_heaps(), large, bytes }
     }
 
     /// Waits until it is this one again.
@@ -112,23 +116,32 @@ pub(crate) fn asked() -> Option<(String, String)> {
     Some((std::env::var(SUITE).ok()?, std::env::var(CASE).ok()?))
 }
 
+/// Which large allocations of a case are refused.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Refused {
+    Each,
+    /// Of a case that is quick. Each table has its size, so that the first of each size stands for all.
+    OneOfEachSize,
+}
+
 /// Plays the trials of a case in this process, which ends when one goes wrong.
-pub(crate) fn play(case: &Case) {
-    let all = std::env::var("TRUNKLINE_FULL").is_ok_and(|full| full == "1");
+pub(crate) fn play(case: &Case, refused: Refused) {
+    let is_full = std::env::var("TRUNKLINE_FULL").is_ok_and(|full| full == "1");
+    let all = is_full || refused == Refused::Each;
     let from = std::env::var(FROM).ok().and_then(|from| from.parse().ok()).unwrap_or(1);
     trunkline_mem::refuse_mappings(allocator::refuses);
     watch_panics();
     // The test runner has left its line open.
     println!();
     let begin = Instant::now();
-    let count = count(case);
+    let sizes = sizes(case);
     if !all && begin.elapsed() > QUICK {
         println!("all trials held");
         return;
     }
     let before = settled(case);
-    let stride = if all { 1 } else { count.div_ceil(TRIALS).max(1) };
-    for nth in (1..=count).filter(|nth| *nth >= from && (nth - 1).is_multiple_of(stride)) {
+    let is_new = |nth: u64| !sizes[..nth as usize - 1].contains(&sizes[nth as usize - 1]);
+    for nth in (1..=sizes.len() as u64).filter(|nth| *nth >= from && (all || is_new(*nth))) {
         println!("at {nth}");
         let _ = std::io::stdout().flush();
         if let Err(why) = trial(case, nth, &before) {
@@ -140,16 +153,16 @@ pub(crate) fn play(case: &Case) {
     println!("all trials held");
 }
 
-/// How many large allocations a case makes.
-fn count(case: &Case) -> u64 {
+/// The bytes of each large allocation that a case makes.
+fn sizes(case: &Case) -> Vec<usize> {
     allocator::arm(0);
     let played = run(case);
-    let count = allocator::disarm();
+    let sizes = allocator::disarm();
     if let Err(why) = played {
         println!("wrong {} fails by itself: {why}", case.0);
         std::process::exit(3);
     }
-    count
+    sizes
 }
 
 /// What there is after a run, when all of the run is gone.
@@ -169,17 +182,17 @@ fn settled(case: &Case) -> Standing {
 fn trial(case: &Case, nth: u64, before: &Standing) -> Outcome {
     let begin = Instant::now();
     allocator::arm(nth);
-    // An error is as good as success.
+    // An error is as good as success; what it says is dropped before memory is counted.
     let ended = run(case);
-    allocator::disarm();
+    drop(allocator::disarm());
     let took = begin.elapsed();
-    let panics = std::mem::take(&mut *panics());
-    if let Some(first) = panics.first() {
+    if let Some(first) = std::mem::take(&mut *panics()).first() {
         return Err(format!("a panic: {first}"));
     }
     if took > LIMIT {
         return Err(format!("it neither succeeds nor fails within {took:?}: {ended:?}"));
     }
+    drop(ended);
     before.returns()?;
     run(case).map_err(|why| format!("the next run fails: {why}"))?;
     before.returns()
