@@ -4,13 +4,13 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use trunkline_fabric::{Fabric, Host, Level, LinkAddress, Links};
+use trunkline_fabric::{Caps, Fabric, Host, Level, LinkAddress, Links};
 use trunkline_proto::conn::{AcceptStep, Accepting};
 use trunkline_proto::counters::Tally;
 use trunkline_proto::limits::TOKENS_MAX;
 use trunkline_proto::pool::{AskError, Place, Verdict};
 use trunkline_proto::slots::SlotId;
-use trunkline_proto::wire::frame::{Answer, Frame, Reply};
+use trunkline_proto::wire::frame::{self as wire, Answer, Frame, Reply};
 use trunkline_proto::wire::member::MemberId;
 use trunkline_proto::wire::proof::Proof;
 use trunkline_proto::wire::share::{self, Given, Mode};
@@ -22,7 +22,7 @@ use crate::control::{Asked, Control, Current};
 use crate::groups::{Group, Turn};
 use crate::member::{Ends, Open, Side};
 use crate::plan::Plan;
-use crate::recv::{self, RecvLane};
+use crate::recv::{self, RecvLane, RecvTables};
 use crate::refusal::{refusal, without_comm};
 use crate::slab::Piece;
 use crate::{CommFault, CommId, Engine, Error, Nics, in_full};
@@ -206,6 +206,18 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         made.inspect_err(|_| self.leave_pool(control, place))
     }
 
+    /// The plan of a receiving lane on links of its own, or of a group that has so many times their depth; and the receives that they need.
+    fn plan_receiver(&self, caps: &Caps, open: &wire::Open, times: Option<u32>) -> (Plan, u32) {
+        let mut plan = Plan::new(caps, &self.params, usize::from(open.links)).times(times.unwrap_or(1));
+        plan.matched &= open.matched;
+        let recv_depth = match plan.matched {
+            true if times.is_some() => caps.depth_max,
+            true => TOKENS_MAX as u32,
+            false => plan.bounces,
+        };
+        (plan, recv_depth.min(caps.depth_max))
+    }
+
     fn make_receiver(
         &self,
         control: &mut Control<H, F::Rail>,
@@ -219,22 +231,16 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         let caps = self.fabric.nics().get(nics.first()).map(|nic| nic.caps);
         let Some(caps) = caps else { return Err(Error::Argument("no such NIC")) };
         let times = begins.then(|| control.pool.config().depth(1, u32::MAX));
-        let mut plan = Plan::new(&caps, &self.params, links).times(times.unwrap_or(1));
-        plan.matched &= open.matched;
-        let recv_depth = match plan.matched {
-            true if begins => caps.depth_max,
-            true => TOKENS_MAX as u32,
-            false => plan.bounces,
-        };
-        let recv_depth = recv_depth.min(caps.depth_max);
+        let (plan, recv_depth) = self.plan_receiver(&caps, &open, times);
         let pipeline = self.pipeline(control, nics, place);
         let times = plan.deeper(times);
         // The class of the traffic comes with the other end's address.
         let manner = Manner { recv_depth, asks: false, times, pipeline, class: None };
         let (mut rails, paths) = self.open_paths(nics, links, manner)?;
+        let tables = RecvTables::new(paths.are_many())?;
         let links_of = paths.iter().map(|path| path.rail);
-        let bounces = Bounces::new(&rails, links_of, recv::bounce_bytes(&plan), plan.bounces)?;
-        let bounces = Arc::new(bounces);
+        let bounces = recv::bounce_bytes(&plan);
+        let bounces = Arc::new(Bounces::new(&rails, links_of, bounces, plan.bounces)?);
         let path = paths.leader();
         let link = path.link;
         let rail = rails.get_mut(path.rail);
@@ -253,7 +259,9 @@ impl<F: Fabric, H: Host> Engine<F, H> {
             let fins = Piece::alone(&rails, recv::FINS_BYTES)?;
             (None, fins, Ok(rails))
         };
-        let mut receiving = RecvLane::new(paths, plan, receiver, open.mailbox, (bounces, fins), regions_max);
+        let own_memory = (bounces, fins);
+        let mut receiving =
+            RecvLane::new(tables, paths, plan, receiver, open.mailbox, own_memory, regions_max);
         let mut group = group;
         match &mut group {
             Ok(rails) => receiving.post_bounces(rails, 0)?,
@@ -304,11 +312,20 @@ impl<F: Fabric, H: Host> Engine<F, H> {
             let Some(receiving) = &common.receiving else { return Err(unknown) };
             let bounces = Arc::clone(&receiving.bounces);
             let Some(paths) = self.paths_of(common, rails, false) else { return Err(Error::Draining) };
+            let tables = RecvTables::new(paths.are_many());
+            let tables = tables.inspect_err(|_| self.quit_unseated(&paths, rails))?;
             let (lot, fins) = common.mailbox(rails).inspect_err(|_| self.quit_unseated(&paths, rails))?;
             let receiver = Receiver::new(self.params.mutant);
             let regions_max = self.params.regions_max as usize;
-            let lane =
-                RecvLane::new(paths, common.plan, receiver, open.mailbox, (bounces, fins), regions_max);
+            let lane = RecvLane::new(
+                tables,
+                paths,
+                common.plan,
+                receiver,
+                open.mailbox,
+                (bounces, fins),
+                regions_max,
+            );
             let ends = Ends { stream, remote: open.conn, attempt: None };
             let mut member = Open::new(Side::Recv(lane), peer.clone(), ends);
             (member.place, member.lot) = (Some(place), Some(lot));

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use trunkline_fabric::{Access, Bounce, Extent, Mr, Rail, RegisterError};
 use trunkline_mem::Memory;
+use trunkline_proto::reserve::try_filled_with;
 
 use crate::rails::Rails;
 
@@ -33,11 +34,11 @@ impl Bounces {
         each: u32,
     ) -> Result<Self, RegisterError> {
         let register = |rail: usize| {
-            let memory = Memory::heap(bytes * each.max(1) as usize);
+            let memory = Memory::try_heap(bytes.saturating_mul(each.max(1) as usize))?;
             Mr::register(&rails.get(rail).registrar(), memory, Access::LOCAL)
         };
         let mrs: Vec<_> = links.map(register).collect::<Result<_, _>>()?;
-        let held = (0..mrs.len() * each as usize).map(|_| AtomicBool::new(false)).collect();
+        let held = try_filled_with(mrs.len() * each as usize, || AtomicBool::new(false))?;
         Ok(Self { mrs, bytes: bytes as u64, each, held })
     }
 

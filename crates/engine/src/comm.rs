@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering}
 use spin::mutex::SpinMutex;
 use trunkline_proto::counters::Counts;
 use trunkline_proto::id::ProcessId;
+use trunkline_proto::reserve::{OutOfMemory, try_filled_with};
 use trunkline_proto::time::Instant;
 use trunkline_proto::wire::share::Offer;
 use trunkline_proto::wire::status::{self as shown, State};
@@ -72,10 +73,10 @@ pub(crate) struct Comm {
 }
 
 impl Comm {
-    fn new(row: Row, mutant: Mutant) -> Self {
-        Self {
+    fn new(row: Row, mutant: Mutant) -> Result<Self, OutOfMemory> {
+        Ok(Self {
             generation: AtomicU32::new(0),
-            requests: Requests::new(row, mutant),
+            requests: Requests::new(row, mutant)?,
             seat: AtomicU64::new(0),
             stream: AtomicU64::new(0),
             peer_closed: AtomicBool::new(false),
@@ -86,7 +87,7 @@ impl Comm {
             thread: AtomicUsize::new(0),
             news: Newsbox::default(),
             stopping: AtomicBool::new(false),
-        }
+        })
     }
 }
 
@@ -149,15 +150,15 @@ struct Free {
 }
 
 impl Comms {
-    pub(crate) fn new(limit: usize) -> Self {
+    pub(crate) fn new(limit: usize) -> Result<Self, OutOfMemory> {
         let limit = limit.clamp(1, usize::from(u16::MAX));
-        Self {
-            slots: (0..limit).map(|_| OnceLock::new()).collect(),
+        Ok(Self {
+            slots: try_filled_with(limit, OnceLock::new)?,
             free: SpinMutex::new(Free { fresh: 0, used: VecDeque::new(), open: 0 }),
             cursor: AtomicUsize::new(0),
             used: AtomicUsize::new(0),
             news: AtomicBool::new(false),
-        }
+        })
     }
 
     /// The comm of that name.
@@ -198,8 +199,7 @@ impl Comms {
         sit: impl FnOnce(Open) -> Result<Seat, Error>,
     ) -> Result<CommId, Error> {
         let mutant = open.side.mutant();
-        let comm = self.slots[usize::from(index)]
-            .get_or_init(|| Box::new(Comm::new(status.row(usize::from(index)), mutant)));
+        let comm = self.comm_in(index, status, mutant).inspect_err(|_| self.give_slot(index))?;
         let generation = (comm.generation.load(Ordering::Relaxed) >> 16) as u16;
         let generation = generation.checked_add(1).unwrap_or(1);
         let generation = if mutant.is("engine-keeps-names") { 1 } else { generation };
@@ -223,6 +223,16 @@ impl Comms {
         comm.seat.store(seat.to_bits(), Ordering::Relaxed);
         comm.generation.store(u32::from(generation), Ordering::Release);
         Ok(id)
+    }
+
+    /// The comm of a place, which is made for the first that has it.
+    fn comm_in(&self, index: u16, status: &Page, mutant: Mutant) -> Result<&Comm, OutOfMemory> {
+        let slot = &self.slots[usize::from(index)];
+        if let Some(comm) = slot.get() {
+            return Ok(comm);
+        }
+        let made = Comm::new(status.row(usize::from(index)), mutant)?;
+        Ok(slot.get_or_init(|| Box::new(made)))
     }
 
     /// A place for a comm, to be used at once.

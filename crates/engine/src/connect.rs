@@ -24,6 +24,7 @@ use crate::plan::Plan;
 use crate::rails::Rails;
 use crate::ride::Made;
 use crate::send::SendLane;
+use crate::send_tables::SendTables;
 use crate::slab::Piece;
 use crate::{CommId, Engine, Error, Nics, Params};
 
@@ -263,7 +264,11 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         let mailbox = Piece::alone(&rails, Lines::of(links).mailbox_bytes())?;
         let plan = plan.times(group.unwrap_or(1));
         let sender = Sender::new(0, 0, self.params.mutant);
-        let lane = SendLane::new(paths, plan, sender, mailbox, self.params.regions_max as usize);
+        let tables = SendTables::new(paths.are_many(), plan.mutant);
+        if tables.is_err() && plan.mutant.is("engine-leaks-without-memory") {
+            std::mem::forget(mailbox.memory().0.clone());
+        }
+        let lane = SendLane::new(tables?, paths, plan, sender, mailbox, self.params.regions_max as usize);
         Ok((lane, Made::Own(rails)))
     }
 

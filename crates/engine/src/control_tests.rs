@@ -55,7 +55,7 @@ impl Process {
         let status = Status::new(&fabric, &host, &params, id);
         let pool = Pool::new(Config::OFF, 1, params.mutant);
         let control = Control::new(id, Offer { groups }, pool);
-        Self { id, host, comms: Comms::new(1), params, status, control, lines }
+        Self { id, host, comms: Comms::new(1).unwrap(), params, status, control, lines }
     }
 
     fn progress(&mut self) {

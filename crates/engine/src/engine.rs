@@ -73,15 +73,15 @@ impl<F: Fabric, H: Host> Engine<F, H> {
     /// An engine over `fabric`. Nothing listens or is connected yet.
     ///
     /// # Errors
-    /// None today; a fabric may need set-up that fails.
+    /// [`Error::Memory`].
     pub fn new(fabric: F, host: H, params: Params) -> Result<Self, Error> {
         let process = ProcessId(host.random());
         let status = Shown::new(&fabric, &host, &params, process);
         let control = new_control(&fabric, &host, &params, process);
         Ok(Self {
-            comms: Comms::new(crate::status::rows(&params)),
+            comms: Comms::new(crate::status::rows(&params))?,
             // Those whose comms are closed may linger.
-            groups: Groups::new(2 * crate::status::rows(&params), params.mutant),
+            groups: Groups::new(2 * crate::status::rows(&params), params.mutant)?,
             control: Lane::new(control, params.mutant),
             lingering: Lane::new(Vec::new(), params.mutant),
             owes: AtomicBool::new(false),

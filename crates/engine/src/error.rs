@@ -3,6 +3,7 @@
 use std::error::Error as StdError;
 
 use trunkline_fabric::{DeregisterError, LinkError, OobError, OpenError, RegisterError, Status};
+use trunkline_mem::OutOfMemory;
 use trunkline_proto::id::ProcessId;
 use trunkline_proto::pool::{AnswerFault, AskError, WiredError};
 use trunkline_proto::wire::fabric::ChosenFabric;
@@ -106,6 +107,9 @@ pub enum Error {
     /// Operations that use the memory are still under way on queue pairs that others share; call again.
     #[error("operations that use the memory are still under way; call again")]
     Draining,
+    /// The system has no memory for a buffer.
+    #[error("cannot allocate memory: {0}")]
+    Memory(#[from] OutOfMemory),
     /// A control stream could not be made or used.
     #[error("control stream: {0}")]
     Oob(#[from] OobError),

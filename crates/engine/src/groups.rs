@@ -12,6 +12,7 @@ use trunkline_proto::pool::credits::Credits;
 use trunkline_proto::pool::group::GroupId;
 use trunkline_proto::pool::members::{Members, Others};
 use trunkline_proto::pool::ranges::Ranges;
+use trunkline_proto::reserve::{OutOfMemory, try_filled_with};
 use trunkline_proto::wire::member::MemberId;
 
 pub use audit::Riding;
@@ -380,7 +381,8 @@ pub(crate) struct Groups<R: Rail> {
 /// Lanes that are made at a time.
 const CHUNK: usize = 8;
 
-type Chunk<R> = Box<[GroupLane<R>; CHUNK]>;
+/// So many of them.
+type Chunk<R> = Box<[GroupLane<R>]>;
 
 /// Lanes without a group.
 struct Free {
@@ -389,10 +391,10 @@ struct Free {
 }
 
 impl<R: Rail> Groups<R> {
-    pub(crate) fn new(limit: usize, mutant: Mutant) -> Self {
-        let chunks = (0..limit.div_ceil(CHUNK)).map(|_| OnceLock::new()).collect();
+    pub(crate) fn new(limit: usize, mutant: Mutant) -> Result<Self, OutOfMemory> {
+        let chunks = try_filled_with(limit.div_ceil(CHUNK), OnceLock::new)?;
         let free = SpinMutex::new(Free { fresh: 0, used: Vec::new() });
-        Self { chunks, free, nowhere: Lane::new(None, mutant), mutant }
+        Ok(Self { chunks, free, nowhere: Lane::new(None, mutant), mutant })
     }
 
     /// The group of a seat, unless somebody has it or waits for it.
@@ -436,8 +438,13 @@ impl<R: Rail> Groups<R> {
                 }
             }
         };
-        let lanes = || Box::new(std::array::from_fn(|_| Lane::new(None, self.mutant)));
-        self.chunks[index as usize / CHUNK].get_or_init(lanes);
+        let chunk = &self.chunks[index as usize / CHUNK];
+        if chunk.get().is_none() {
+            let lanes = try_filled_with(CHUNK, || Lane::new(None, self.mutant));
+            let lanes = lanes.inspect_err(|_| self.free.lock().used.push(index))?;
+            // Another thread may have made them meanwhile, and another one's are as good.
+            let _ = chunk.set(lanes);
+        }
         *self.claim_lane(index) = Some(group);
         Ok(index)
     }

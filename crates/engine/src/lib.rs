@@ -64,6 +64,7 @@ mod route;
 mod run;
 mod seen;
 mod send;
+mod send_tables;
 mod slab;
 mod status;
 mod stripe;

@@ -245,7 +245,7 @@ impl<F: Fabric, H: Host> Engine<F, H> {
             }
         }
         // What still completes was counted, or given up, with the comm.
-        open.closed = Some(Box::new(Requests::new(Row::unseen(), mutant)));
+        open.closed = Some(Box::new(Requests::closed(Row::unseen, mutant)));
         Ended { lingers: Some(last), place, messages: open.messages() }
     }
 

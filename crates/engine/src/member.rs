@@ -332,7 +332,7 @@ impl Open {
     pub(crate) fn withdraw(&mut self, rails: &mut Rails<impl Rail>) {
         self.withdrawn = true;
         if self.closed.is_none() {
-            self.closed = Some(Box::new(Requests::new(Row::unseen(), self.side.mutant())));
+            self.closed = Some(Box::new(Requests::closed(Row::unseen, self.side.mutant())));
         }
         match &mut self.side {
             Side::Send(lane) => lane.take_matched_back(rails),

@@ -8,6 +8,7 @@ use trunkline_fabric::{Caps, LinkAddress, LinkError, Op, Rail, Remote, Source, S
 use trunkline_proto::limits::{
     EAGER_CREDITS_MAX, LINKS_MAX, MAILBOX_SLOTS, RECV_BUFFERS_MAX, RECVS_MAX, SENDS_MAX,
 };
+use trunkline_proto::reserve::{OutOfMemory, try_filled};
 use trunkline_proto::wire::cts::{self, Cts, Lines, Others};
 use trunkline_proto::wire::frame::Region;
 use trunkline_proto::wire::imm::Token;
@@ -59,18 +60,21 @@ pub(crate) struct Records {
 
 impl Records {
     /// Of no size where there is one path.
-    pub(crate) fn new(many: bool) -> Self {
+    ///
+    /// # Errors
+    /// [`OutOfMemory`].
+    pub(crate) fn new(many: bool) -> Result<Self, OutOfMemory> {
         let times = usize::from(many);
         let none = Past { count: 0, path: 0, tags: [0; RECV_BUFFERS_MAX] };
-        Self {
+        Ok(Self {
             reads: Vec::new(),
-            flushes_left: vec![0; SENDS_MAX * times].into(),
+            flushes_left: try_filled(0, SENDS_MAX * times)?,
             unannounced: VecDeque::new(),
-            past: vec![none; MAILBOX_SLOTS * times].into(),
+            past: try_filled(none, MAILBOX_SLOTS * times)?,
             repeated: [0; LINKS_MAX],
             oldest: 0,
             landing: [0; LINKS_MAX],
-        }
+        })
     }
 
     /// Whether records wait to be written.

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use trunkline_fabric::{Completion, Done, Extent, Op, PostError, Rail, Status};
 use trunkline_proto::limits::{EAGER_CREDITS_MAX, LINKS_MAX, RECV_BUFFERS_MAX, RECVS_MAX, TOKENS_MAX};
 use trunkline_proto::pool::ranges;
+use trunkline_proto::reserve::{OutOfMemory, try_deque};
 use trunkline_proto::wire::eager::{self, Eager};
 use trunkline_proto::wire::fin::{self, Fin};
 use trunkline_proto::wire::frame::Region;
@@ -116,8 +117,27 @@ pub(crate) const FINS_BYTES: usize = TOKENS_MAX * fin::BYTES;
 /// Bytes of the fin mailbox of a member of a group.
 pub(crate) const RANGE_FINS_BYTES: usize = ranges::SLOTS * fin::BYTES;
 
+/// The tables of a receiving lane, made before it takes anything else.
+pub(crate) struct RecvTables {
+    records: Records,
+    flushes: VecDeque<(u16, Flushed)>,
+    matched_due: VecDeque<Token>,
+}
+
+impl RecvTables {
+    /// Of a lane with one path, or with many.
+    ///
+    /// # Errors
+    /// [`OutOfMemory`].
+    pub(crate) fn new(are_many: bool) -> Result<Self, OutOfMemory> {
+        let records = Records::new(are_many)?;
+        Ok(Self { records, flushes: try_deque(RECVS_MAX)?, matched_due: try_deque(TOKENS_MAX)? })
+    }
+}
+
 impl RecvLane {
     pub(crate) fn new(
+        RecvTables { records, flushes, matched_due }: RecvTables,
         paths: Paths,
         plan: Plan,
         receiver: Receiver,
@@ -125,7 +145,6 @@ impl RecvLane {
         (bounces, fins): (Arc<Bounces>, Piece),
         regions_max: usize,
     ) -> Self {
-        let records = Records::new(paths.are_many());
         Self {
             paths,
             plan,
@@ -141,10 +160,10 @@ impl RecvLane {
             unannounced: 0,
             waiting: [0; EAGER_CREDITS_MAX],
             waited: 0,
-            flushes: VecDeque::with_capacity(RECVS_MAX),
+            flushes,
             flushing: 0,
             records,
-            matched_due: VecDeque::with_capacity(TOKENS_MAX),
+            matched_due,
             matched_posted: 0,
             dropped: 0,
             arrived: 0,

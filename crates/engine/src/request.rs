@@ -5,6 +5,7 @@
 use std::sync::OnceLock;
 
 use trunkline_proto::limits::{RECV_BUFFERS_MAX, SENDS_MAX};
+use trunkline_proto::reserve::{OutOfMemory, try_filled_with};
 
 use crate::Mutant;
 use crate::status::Row;
@@ -91,14 +92,23 @@ struct Slot {
 type More = [AtomicU64; RECV_BUFFERS_MAX - 1];
 
 impl Requests {
-    pub(crate) fn new(row: Row, mutant: Mutant) -> Self {
+    ///
+    /// # Errors
+    /// [`OutOfMemory`].
+    pub(crate) fn new(row: Row, mutant: Mutant) -> Result<Self, OutOfMemory> {
         Self::with(SENDS_MAX, row, mutant)
     }
 
     /// [`Requests::new`], with another number of slots.
-    pub(crate) fn with(slots: usize, row: Row, mutant: Mutant) -> Self {
+    pub(crate) fn with(slots: usize, row: Row, mutant: Mutant) -> Result<Self, OutOfMemory> {
         let slot = || Slot { state: AtomicU32::new(FREE), taken: AtomicU32::new(0), size: AtomicU64::new(0) };
-        Self { slots: (0..slots).map(|_| slot()).collect(), more: OnceLock::new(), row, mutant }
+        Ok(Self { slots: try_filled_with(slots, slot)?, more: OnceLock::new(), row, mutant })
+    }
+
+    /// Those of a comm that is closed, which nobody asks for: without memory there are none, because a close does not fail for it.
+    pub(crate) fn closed(row: impl Fn() -> Row, mutant: Mutant) -> Self {
+        let none = |_| Self { slots: Box::default(), more: OnceLock::new(), row: row(), mutant };
+        Self::new(row(), mutant).unwrap_or_else(none)
     }
 
     /// Takes a free slot, looking from `cursor` on. Only by the lane's holder.

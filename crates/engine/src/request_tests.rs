@@ -9,9 +9,9 @@ use crate::status::Row;
 fn requests() -> Requests {
     #[cfg(feature = "mutants")]
     if let Ok(name) = std::env::var("TRUNKLINE_MUTANT") {
-        return Requests::new(Row::unseen(), Mutant::named(name.leak()));
+        return Requests::new(Row::unseen(), Mutant::named(name.leak())).unwrap();
     }
-    Requests::new(Row::unseen(), Mutant::NONE)
+    Requests::new(Row::unseen(), Mutant::NONE).unwrap()
 }
 
 fn take(requests: &Requests, ticket: Ticket) -> Outcome {

@@ -31,6 +31,7 @@ use crate::path::{NO_LINK, Path, Paths, Proof};
 use crate::plan::Plan;
 use crate::rails::Rails;
 use crate::send::SendLane;
+use crate::send_tables::SendTables;
 use crate::slab::Lot;
 use crate::{CommId, Engine, Error, Nics, Params};
 
@@ -186,9 +187,12 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         let mut held = self.groups.claim_lane(lane);
         let Some((common, rails)) = held.as_mut().and_then(Group::common) else { return Err(unknown) };
         let Some(paths) = self.paths_of(common, rails, true) else { return Err(Error::Draining) };
+        let tables = SendTables::new(paths.are_many(), common.plan.mutant);
+        let tables = tables.inspect_err(|_| self.quit_unseated(&paths, rails))?;
         let (lot, mailbox) = common.mailbox(rails).inspect_err(|_| self.quit_unseated(&paths, rails))?;
         let sender = Sender::new(0, 0, self.params.mutant);
-        let sender = SendLane::new(paths, common.plan, sender, mailbox, self.params.regions_max as usize);
+        let regions_max = self.params.regions_max as usize;
+        let sender = SendLane::new(tables, paths, common.plan, sender, mailbox, regions_max);
         Ok((sender, Made::Rider { lane, lot }))
     }
 

@@ -20,6 +20,7 @@ use crate::plan::{INLINE_MAX, Plan};
 use crate::rails::Rails;
 use crate::regions::{NO_MR, Regions};
 use crate::request::{Requests, Ticket};
+use crate::send_tables::SendTables;
 use crate::slab::Piece;
 use crate::stripe::Many;
 use crate::{CommFault, MrId};
@@ -63,8 +64,14 @@ pub(crate) struct SendLane {
 }
 
 impl SendLane {
-    pub(crate) fn new(paths: Paths, plan: Plan, sender: Sender, mailbox: Piece, regions_max: usize) -> Self {
-        let many = paths.are_many().then(|| Box::new(Many::new(plan.mutant)));
+    pub(crate) fn new(
+        SendTables { many, outgoing, unposted, leaving, marks, copied }: SendTables,
+        paths: Paths,
+        plan: Plan,
+        sender: Sender,
+        mailbox: Piece,
+        regions_max: usize,
+    ) -> Self {
         Self {
             paths,
             many,
@@ -75,13 +82,13 @@ impl SendLane {
             fins: Region { key: 0, addr: 0 },
             part: SendPart::ALONE,
             cursor: 0,
-            outgoing: vec![Outgoing::idle(); SENDS_MAX].into(),
-            unposted: VecDeque::with_capacity(SENDS_MAX),
-            leaving: VecDeque::with_capacity(SENDS_MAX),
+            outgoing,
+            unposted,
+            leaving,
             posted: 0,
             sent: 0,
-            marks: vec![0; SENDS_MAX].into(),
-            copied: vec![NO_MR; SENDS_MAX].into(),
+            marks,
+            copied,
             last_copied: 0,
             last_due: false,
         }

@@ -54,7 +54,7 @@ struct Chunk {
 
 impl Chunk {
     fn new(rails: &Rails<impl Rail>, bytes: usize) -> Result<Self, RegisterError> {
-        let memory = Memory::heap(bytes);
+        let memory = Memory::try_heap(bytes)?;
         let register = |rail: &_| Mr::register(&Rail::registrar(rail), memory.clone(), Access::WRITE);
         let mrs = rails.iter().map(register).collect::<Result<_, _>>()?;
         Ok(Self { memory, mrs })
@@ -67,6 +67,15 @@ impl Chunk {
             *region = Region { key: keys.remote.0, addr: keys.remote_base.wrapping_add(offset) };
         }
         regions
+    }
+}
+
+/// Writes zeros where they are memory.
+fn clear(memory: &Memory, offset: u64, bytes: usize) {
+    const ZEROS: [u8; 512] = [0; 512];
+    for at in (0..bytes).step_by(ZEROS.len()) {
+        let len = ZEROS.len().min(bytes - at);
+        let _ = memory.write(offset + at as u64, &ZEROS[..len]);
     }
 }
 
@@ -103,7 +112,7 @@ impl Slab {
         if self.free.is_empty() {
             let count = Self::step(self.lots, rails.mutant);
             let chunk = self.chunks.len() as u16;
-            self.chunks.push(Chunk::new(rails, count * self.bytes)?);
+            self.chunks.push(Chunk::new(rails, count.saturating_mul(self.bytes))?);
             self.lots += count;
             self.free.extend((0..count as u16).map(|index| Lot { chunk, index }));
         }
@@ -112,7 +121,7 @@ impl Slab {
         let offset = u64::from(lot.index) * self.bytes as u64;
         // Of who had it before nothing must be left; it lies within its chunk.
         if !rails.mutant.is("ride-keeps-mailboxes") {
-            let _ = chunk.memory.write(offset, &vec![0; self.bytes]);
+            clear(&chunk.memory, offset, self.bytes);
         }
         let (memory, regions) = (chunk.memory.clone(), chunk.regions(offset));
         Ok((lot, Piece { memory, offset, regions, _own: Vec::new() }))

@@ -6,6 +6,7 @@ use std::collections::VecDeque;
 
 use trunkline_fabric::{Op, PostError, Rail, Remote, Source, Status};
 use trunkline_proto::limits::{LINKS_MAX, SENDS_MAX, SLICE_MAX, SMALL_MAX, STRIPES_MAX};
+use trunkline_proto::reserve::{OutOfMemory, try_filled};
 use trunkline_proto::time::Instant;
 use trunkline_proto::wire::cts::Cts;
 use trunkline_proto::wire::fin::{self, Fin};
@@ -66,17 +67,17 @@ enum Try {
 const NOWHERE: Region = Region { key: 0, addr: 0 };
 
 impl Many {
-    pub(crate) fn new(mutant: Mutant) -> Self {
-        Self {
+    pub(crate) fn new(mutant: Mutant) -> Result<Self, OutOfMemory> {
+        let aim = Aim { receive: 0, places: [NOWHERE; LINKS_MAX], piece: 0, pieces: 0 };
+        Ok(Self {
             spread: Spread::new(mutant),
             flights: Flights::default(),
             again: VecDeque::new(),
             proofs: Proofs::default(),
-            aims: vec![Aim { receive: 0, places: [NOWHERE; LINKS_MAX], piece: 0, pieces: 0 }; SENDS_MAX]
-                .into(),
+            aims: try_filled(aim, SENDS_MAX)?,
             fins: [NOWHERE; LINKS_MAX],
             now: Instant::default(),
-        }
+        })
     }
 
     /// Whether operations are under way or wait.

@@ -104,7 +104,7 @@ fn planted() -> Mutant {
 }
 
 fn requests(slots: usize) -> Arc<Requests> {
-    Arc::new(Requests::with(slots, status::Row, planted()))
+    Arc::new(Requests::with(slots, status::Row, planted()).unwrap())
 }
 
 fn lane<T>(state: T) -> Arc<Lane<T>> {

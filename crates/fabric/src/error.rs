@@ -1,5 +1,7 @@
 //! Errors of the contract: one enum an operation. `Busy` is a value, and says nothing was taken.
 
+use trunkline_mem::OutOfMemory;
+
 use crate::Status;
 
 /// A NIC could not be opened.
@@ -17,6 +19,9 @@ pub enum OpenError {
         /// The limit that was reached.
         limit: u64,
     },
+    /// The system has no memory for a buffer.
+    #[error("cannot allocate memory: {0}")]
+    Memory(#[from] OutOfMemory),
     /// The operating system refused.
     #[error("{what} failed")]
     System {
@@ -49,6 +54,9 @@ pub enum RegisterError {
         /// What helps.
         remedy: &'static str,
     },
+    /// The system has no memory for a buffer.
+    #[error("cannot allocate memory: {0}")]
+    Memory(#[from] OutOfMemory),
     /// The operating system refused.
     #[error("{what} failed")]
     System {
@@ -113,6 +121,9 @@ pub enum LinkError {
     /// Neither wire of this fabric reaches the peer.
     #[error("the peer cannot be reached: {0}")]
     Unreachable(&'static str),
+    /// The system has no memory for a buffer.
+    #[error("cannot allocate memory: {0}")]
+    Memory(#[from] OutOfMemory),
     /// The operating system refused.
     #[error("{what} failed")]
     System {
@@ -147,6 +158,9 @@ pub enum OobError {
     /// What came is not a frame: too long or malformed.
     #[error("malformed frame on the control stream")]
     Malformed,
+    /// The system has no memory for what the stream needs.
+    #[error("cannot allocate memory: {0}")]
+    Memory(#[from] OutOfMemory),
     /// More frames wait to be sent than the limit allows.
     #[error("the peer does not read its control stream")]
     Overflow,

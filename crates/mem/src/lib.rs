@@ -19,6 +19,7 @@ mod shared;
 mod shared_copy;
 mod statics;
 mod words;
+mod zeros;
 
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
@@ -27,8 +28,12 @@ pub use kind::Kind;
 pub use local_port::defer_port_choice;
 pub use mapped::{MappedBytes, MappedMemory, fence_mapped_stores};
 pub use memory::{Memory, OutOfBounds};
+#[cfg(any(test, feature = "test-utils"))]
+pub use memory::{live_heaps, refuse_mappings};
 pub use memory_file::create_memory_file;
 pub use page::{Page, PageView, ViewError};
 pub use shared::{Found, PeerError, Shared, map_exported};
 pub use statics::Statics;
+pub use trunkline_proto::reserve::OutOfMemory;
 pub use words::Words;
+pub use zeros::try_zeros;

@@ -3,14 +3,18 @@
 //! bytes, and tearing is possible above the width of one aligned word. Such copies are no data race (`shared_copy`). Memory of a device it never touches: as far as the
 //! CPU goes, such a range has no bytes.
 
-use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::any::Any;
+use std::collections::BTreeMap;
 use std::fmt;
 use std::ptr;
-use std::sync::Arc;
+#[cfg(any(test, feature = "test-utils"))]
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 
 use rustix::mm::{Advice, MapFlags, ProtFlags};
+use trunkline_proto::reserve::OutOfMemory;
 
 use crate::shared_copy::copy_shared;
 use crate::{Kind, MappedMemory};
@@ -44,14 +48,23 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// A new zeroed, page-aligned range of host memory of `len` bytes.
+    /// Makes a zeroed, page-aligned range of host memory of `len` bytes.
+    ///
+    /// # Errors
+    /// [`OutOfMemory`] when the system has none, or `len` rounded up to a page does not fit in an address space.
+    pub fn try_heap(len: usize) -> Result<Self, OutOfMemory> {
+        let owner = Heap::new(len).ok_or(OutOfMemory { bytes: len })?;
+        Ok(Self { addr: owner.addr, len, touchable: len, kind: Kind::Host, keep: Some(Arc::new(owner)) })
+    }
+
+    /// [`Memory::try_heap`] for tests, which the lack of memory ends. The product has no such call.
     ///
     /// # Panics
-    /// When `len` rounded up to a page does not fit in an address space.
+    /// When there is no memory.
+    #[cfg(any(test, feature = "test-utils"))]
     #[must_use]
     pub fn heap(len: usize) -> Self {
-        let owner = Heap::new(len);
-        Self { addr: owner.addr, len, touchable: len, kind: Kind::Host, keep: Some(Arc::new(owner)) }
+        Self::try_heap(len).unwrap_or_else(|error| panic!("{error}"))
     }
 
     /// Names bytes that somebody else owns: a user buffer, a mapping.
@@ -386,14 +399,60 @@ const MAPPED: usize = 2 * ALIGN;
 /// Bytes from which huge pages are welcome: in a smaller range the first use of a byte should not take all of it.
 const HUGE: usize = 2 << 20;
 
+/// The heaps that are not freed, by their first address: how many bytes each has. No reference of safe code names a byte of them.
+static HEAPS: RwLock<BTreeMap<usize, usize>> = RwLock::new(BTreeMap::new());
+
+/// Keeps heaps from being freed while it lives.
+pub(crate) type HeldHeaps = RwLockReadGuard<'static, BTreeMap<usize, usize>>;
+
+/// Keeps all heaps from being freed, if these bytes are all in one of them. The caller drops no [`Memory`] meanwhile.
+pub(crate) fn hold_heap(addr: usize, len: usize) -> Option<HeldHeaps> {
+    let heaps = HEAPS.read().unwrap_or_else(PoisonError::into_inner);
+    let (base, size) = heaps.range(..=addr).next_back()?;
+    let is_inside = (addr - base).checked_add(len).is_some_and(|end| end <= *size);
+    is_inside.then_some(heaps)
+}
+
+/// Removes a heap whose pages are about to be freed. A map that has become empty keeps a node, which nothing would free when a library that
+/// contains this crate is unloaded: so it is made anew.
+fn forget_heap(addr: usize) {
+    let mut heaps = HEAPS.write().unwrap_or_else(PoisonError::into_inner);
+    heaps.remove(&addr);
+    if heaps.is_empty() && !crate::gpu::planted("mem-keeps-the-last-node") {
+        *heaps = BTreeMap::new();
+    }
+}
+
 /// Zeroed pages, from the allocator or from the system.
 struct Heap {
     addr: usize,
     layout: Layout,
 }
 
+/// Whether a mapping of so many bytes is refused, for tests that cannot wait until the system does.
+#[cfg(any(test, feature = "test-utils"))]
+static REFUSES: OnceLock<fn(usize) -> bool> = OnceLock::new();
+
+/// Asks `refuses` from now on about each mapping of [`Memory::try_heap`], with its bytes; only the first call sets it. The allocator that a
+/// test refuses other memory with does not see these.
+#[cfg(any(test, feature = "test-utils"))]
+pub fn refuse_mappings(refuses: fn(usize) -> bool) {
+    let _ = REFUSES.set(refuses);
+}
+
+/// How many heaps of [`Memory::try_heap`] are not freed, for tests that look for leaks.
+#[cfg(any(test, feature = "test-utils"))]
+#[must_use]
+pub fn live_heaps() -> usize {
+    HEAPS.read().unwrap_or_else(PoisonError::into_inner).len()
+}
+
 /// New zeroed pages from the system, or null.
 fn map(len: usize) -> *mut u8 {
+    #[cfg(any(test, feature = "test-utils"))]
+    if REFUSES.get().is_some_and(|refuses| refuses(len)) {
+        return ptr::null_mut();
+    }
     let (access, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
     // SAFETY: a new mapping at an address of the kernel's choice replaces nothing.
     let Ok(at) = (unsafe { rustix::mm::mmap_anonymous(ptr::null_mut(), len, access, flags) }) else {
@@ -407,10 +466,9 @@ fn map(len: usize) -> *mut u8 {
 }
 
 impl Heap {
-    fn new(len: usize) -> Self {
-        let Ok(layout) = Layout::from_size_align(len.max(1).next_multiple_of(ALIGN), ALIGN) else {
-            panic!("a range of {len} bytes does not fit in an address space");
-        };
+    fn new(len: usize) -> Option<Self> {
+        let size = len.max(1).checked_next_multiple_of(ALIGN)?;
+        let layout = Layout::from_size_align(size, ALIGN).ok()?;
         let start = if layout.size() >= MAPPED {
             map(layout.size())
         } else {
@@ -418,14 +476,17 @@ impl Heap {
             unsafe { alloc_zeroed(layout) }
         };
         if start.is_null() {
-            handle_alloc_error(layout);
+            return None;
         }
-        Self { addr: start.expose_provenance(), layout }
+        let addr = start.expose_provenance();
+        HEAPS.write().unwrap_or_else(PoisonError::into_inner).insert(addr, size);
+        Some(Self { addr, layout })
     }
 }
 
 impl Drop for Heap {
     fn drop(&mut self) {
+        forget_heap(self.addr);
         if self.layout.size() >= MAPPED {
             // SAFETY: `addr` came from `map` with this size and is unmapped once.
             let _ = unsafe { rustix::mm::munmap(pointer(self.addr).cast(), self.layout.size()) };
@@ -512,6 +573,16 @@ mod tests {
         assert_eq!(device.checked(0, 64), Ok(behind.addr()), "NICs do find it");
         assert!(device.checked(1, 64).is_err());
         assert!(device.write(0, &[]).is_ok());
+    }
+
+    #[test]
+    fn a_range_that_cannot_be_had_is_an_error() {
+        let most = usize::MAX;
+        for len in [most, most - ALIGN, 1 << 62, (1 << 47) + 5] {
+            assert_eq!(Memory::try_heap(len).unwrap_err(), OutOfMemory { bytes: len });
+        }
+        let told = Memory::try_heap(1 << 62).unwrap_err().to_string();
+        assert!(told.contains("4611686018427387904 bytes") && told.contains("ulimit -v"), "{told}");
     }
 
     #[test]

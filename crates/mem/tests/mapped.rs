@@ -122,7 +122,7 @@ fn mapped_memory_has_no_words() {
     assert!(memory.load(0).is_err() && memory.store(0, 1).is_err() && memory.load_row::<1>(0).is_err());
     assert!(memory.add(0, 1).is_err() && memory.update(0, |_| Some(1)).is_err());
     assert!(memory.update_half(0, |_| Some(1)).is_err());
-    let host = Memory::heap(LEN);
+    let host = Memory::try_heap(LEN).unwrap();
     assert!(host.mapped().is_none());
     host.write(0, b"bytes of the host").unwrap();
     memory.copy_from(100, &host, 0, 17).unwrap();

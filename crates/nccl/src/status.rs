@@ -91,7 +91,9 @@ fn engine_code(error: &Error) -> ResultCode {
         Error::Exhausted { .. } | Error::NoPlace(_) | Error::Open(_) | Error::Link(_) => {
             ResultCode::SYSTEM_ERROR
         }
-        Error::Register(_) | Error::Deregister(_) | Error::Oob(_) => ResultCode::SYSTEM_ERROR,
+        Error::Register(_) | Error::Deregister(_) | Error::Oob(_) | Error::Memory(_) => {
+            ResultCode::SYSTEM_ERROR
+        }
         // Both enums are open to additions; a failure nobody classified is reported as one of the plugin.
         _ => ResultCode::INTERNAL_ERROR,
     }

@@ -37,6 +37,9 @@ pub(crate) enum CallError {
     /// A second time.
     #[error("the endpoints are connected already")]
     Connected,
+    /// The system has no memory for the stages of its copies.
+    #[error("cannot allocate memory: {0}")]
+    Memory(#[from] trunkline_mem::OutOfMemory),
     /// NVSHMEM's bootstrap failed.
     #[error("{call} of NVSHMEM's bootstrap failed with {status}")]
     Bootstrap {

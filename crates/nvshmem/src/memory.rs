@@ -142,7 +142,7 @@ impl Memories {
     /// # Errors
     /// The engine cannot register them.
     pub(crate) fn new(job: &Running, gpus: Gpus, ways: Ways, log: Log) -> Result<Self> {
-        let stages = Memory::heap(2 * STAGE as usize);
+        let stages = Memory::try_heap(2 * STAGE as usize)?;
         let number = job.add_heap(stages.clone())?;
         debug_assert_eq!(number, STAGES, "the first one");
         let gdr = match (gpus.all().is_empty(), ways.gdrcopy) {

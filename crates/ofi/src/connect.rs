@@ -1,6 +1,5 @@
 //! Making, connecting and ending links, and the address by which two ends find each other. A slow path.
 
-use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -8,6 +7,7 @@ use std::sync::atomic::Ordering;
 use rustix::rand::{GetRandomFlags, getrandom};
 use trunkline_fabric::{Access, Caps, LinkAddress, LinkError, LinkId, Links, OpenError, RailConfig};
 use trunkline_mem::Memory;
+use trunkline_proto::reserve::try_deque;
 
 use crate::address::{Address, Landing};
 use crate::domain::Domain;
@@ -42,9 +42,9 @@ pub(crate) struct Landings {
 
 impl Landings {
     fn new(domain: &Arc<Domain>, data: &Model<Data>, records: &Model<Ctrl>) -> Result<Self, RegisterError> {
-        let memory = || Memory::heap(LANDING);
-        let data = register(domain, data, &Wanted::host(&memory(), Duty::User(Access::WRITE)))?;
-        let records = register(domain, records, &Wanted::host(&memory(), Duty::Mailbox))?;
+        let memory = || Memory::try_heap(LANDING);
+        let data = register(domain, data, &Wanted::host(&memory()?, Duty::User(Access::WRITE)))?;
+        let records = register(domain, records, &Wanted::host(&memory()?, Duty::Mailbox))?;
         Ok(Self { data, records })
     }
 }
@@ -126,7 +126,7 @@ impl OfiRail {
             inject: nic.domain.granted().sizes.inject,
             registrar,
             queue,
-            stash: VecDeque::with_capacity(wants.entries),
+            stash: try_deque(wants.entries)?,
             waits: 0,
             strays: 0,
             nic,
@@ -188,10 +188,10 @@ impl OfiRail {
             flushes: 0,
             mark,
             cookie,
-            ops: Ops::new(self.config.depth, self.config.recv_depth),
+            ops: Ops::new(self.config.depth, self.config.recv_depth)?,
             base: (at as u32 * LIVES + life) * self.span,
-            waiting: VecDeque::with_capacity(self.span as usize),
-            nops: VecDeque::with_capacity(self.config.depth as usize),
+            waiting: try_deque(self.span as usize)?,
+            nops: try_deque(self.config.depth as usize)?,
         })
     }
 

@@ -75,7 +75,7 @@ impl Flusher {
         let own = endpoint.name().map_err(io::Error::other)?;
         let target = endpoint.insert(of.unwrap_or(&own)).map_err(io::Error::other)?;
         // A byte for each, as answers may come at once.
-        let memory = Memory::heap(ROOM as usize);
+        let memory = Memory::try_heap(ROOM as usize).map_err(io::Error::other)?;
         let landing = register(domain, &endpoint.model(), &Wanted::host(&memory, Duty::Landing));
         Ok(Self {
             endpoint,

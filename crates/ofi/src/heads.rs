@@ -6,6 +6,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use trunkline_mem::Memory;
+use trunkline_proto::reserve::{try_collect, try_filled};
 
 use crate::domain::Domain;
 use crate::rail::COPIED_MAX;
@@ -36,9 +37,10 @@ pub(crate) struct Heads {
 
 impl<R: Role> Slab<R> {
     fn new(domain: &Arc<Domain>, model: &Model<R>, duty: Duty, places: u32) -> Result<Self, RegisterError> {
-        let memory = Memory::heap(places as usize * COPIED_MAX);
+        let memory = Memory::try_heap(places as usize * COPIED_MAX)?;
+        let free = try_collect((0..places).rev())?;
         let mr = register(domain, model, &Wanted::host(&memory, duty))?;
-        Ok(Self { mr: Arc::new(mr), free: (0..places).rev().collect() })
+        Ok(Self { mr: Arc::new(mr), free })
     }
 
     #[inline]
@@ -58,7 +60,7 @@ impl Heads {
         Ok(Self {
             data: Slab::new(domain, data, Duty::Heads, places)?,
             records: Slab::new(domain, records, Duty::Records, places)?,
-            of: vec![NONE; slots as usize].into(),
+            of: try_filled(NONE, slots as usize)?,
         })
     }
 

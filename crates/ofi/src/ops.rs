@@ -2,6 +2,8 @@
 //! come back when the link fails. Nothing here talks to libfabric.
 
 use trunkline_fabric::{Done, LocalKey};
+use trunkline_mem::OutOfMemory;
+use trunkline_proto::reserve::{try_collect, try_filled};
 
 /// What an operation is to its link.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -64,11 +66,14 @@ impl Ops {
     }
 
     /// For so much work and so many receives at once.
-    pub(crate) fn new(depth: u32, receives: u32) -> Self {
+    ///
+    /// # Errors
+    /// [`OutOfMemory`].
+    pub(crate) fn new(depth: u32, receives: u32) -> Result<Self, OutOfMemory> {
         let works = depth + OWN;
-        let free = [(0..works).rev().collect(), (works..works + receives).rev().collect()];
-        let all = vec![FREE; Self::span(depth, receives) as usize].into();
-        Self { all, free, works, seq: 0 }
+        let free = [try_collect((0..works).rev())?, try_collect((works..works + receives).rev())?];
+        let all = try_filled(FREE, Self::span(depth, receives) as usize)?;
+        Ok(Self { all, free, works, seq: 0 })
     }
 
     /// Work that can be begun.
@@ -156,7 +161,7 @@ mod tests {
 
     #[test]
     fn places_are_given_and_come_back() {
-        let mut ops = Ops::new(2, 1);
+        let mut ops = Ops::new(2, 1).unwrap();
         assert_eq!((ops.credits(), ops.receive_credits(), Ops::span(2, 1)), (2, 1, 4));
         let one = ops.begin(1, Kind::Work, true, NO_REGION).unwrap();
         let two = ops.begin(2, Kind::Work, true, NO_REGION).unwrap();
@@ -171,7 +176,7 @@ mod tests {
 
     #[test]
     fn all_come_back_as_they_were_begun() {
-        let mut ops = Ops::new(4, 4);
+        let mut ops = Ops::new(4, 4).unwrap();
         let begun: Vec<_> =
             (0..8).map(|at| (at, if at % 2 == 0 { Kind::Work } else { Kind::Paired })).collect();
         for &(wr_id, kind) in &begun {

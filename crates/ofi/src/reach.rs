@@ -162,7 +162,7 @@ fn proves(
     if Planted::named("ofi-reads-no-device-back").is_on() {
         return Ok(());
     }
-    let place = Memory::heap(1);
+    let place = Memory::try_heap(1).map_err(|error| error.to_string())?;
     let into = trial.register(&place, Iface::Host, None, Duty::Landing).map_err(|error| error.to_string())?;
     trial.read(&of_device, &into).map_err(|errno| format!("reading it back: {errno}"))
 }

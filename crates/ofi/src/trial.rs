@@ -182,7 +182,9 @@ impl Writes {
 
     fn of(mut trial: Trial) -> Self {
         let made = |memory: &Memory, duty| trial.register(memory, Iface::Host, None, duty).ok();
-        let (source, target) = (Memory::heap(BYTES), Memory::heap(BYTES));
+        let (Ok(source), Ok(target)) = (Memory::try_heap(BYTES), Memory::try_heap(BYTES)) else {
+            return Self::PROMISED;
+        };
         let source = made(&source, Duty::User(Access::LOCAL));
         let Some((from, into)) = source.zip(made(&target, Duty::User(Access::WRITE))) else {
             return Self::PROMISED;

@@ -112,7 +112,7 @@ fn resolve(count: usize, times: usize) -> Option<()> {
 
 fn quiet(count: usize, times: usize) -> Option<()> {
     let mut ledger = Ledger::new(Mutant::NONE);
-    ledger.grow(count as u32, 1);
+    ledger.grow(count as u32, 1).unwrap_or_else(|error| panic!("{error}"));
     for peer in 0..count as u32 {
         let op = ledger.begin(peer, Path::new(0)?, ()).ok()?;
         ledger.done(op).ok()?;

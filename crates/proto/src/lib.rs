@@ -14,6 +14,7 @@
 //! - [`tagged`]: which receive a message inside a node is for, and how its bytes go.
 //! - [`ranges`]: which bytes of a symmetric heap are taken.
 //! - [`counters`]: what is counted.
+//! - [`reserve`]: allocations that may fail.
 //! - [`log_rate`]: how often a line is logged that a peer can cause.
 #![no_std]
 #![forbid(unsafe_code)]
@@ -39,6 +40,7 @@ pub mod pool;
 mod queue;
 pub mod ranges;
 pub mod registrations;
+pub mod reserve;
 pub mod rma;
 pub mod slots;
 pub mod tagged;

@@ -5,6 +5,8 @@
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
+use crate::reserve::{OutOfMemory, try_grow};
+
 /// The name of an entry. Never zero as a number.
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub struct SlotId {
@@ -59,10 +61,17 @@ impl<T> Slots<T> {
     }
 
     /// From now on there is room for that many entries; those that are there stay. Allocates what is to come.
-    pub fn set_capacity(&mut self, capacity: usize) {
+    ///
+    /// # Errors
+    /// [`OutOfMemory`]; there is as much room as before.
+    pub fn set_capacity(&mut self, capacity: usize) -> Result<(), OutOfMemory> {
+        let more = capacity.saturating_sub(self.entries.len());
+        try_grow(&mut self.entries, more)?;
+        let bytes = capacity.saturating_mul(size_of::<u32>());
+        let more = capacity.saturating_sub(self.free.len());
+        self.free.try_reserve(more).map_err(|_| OutOfMemory { bytes })?;
         self.capacity = capacity;
-        self.entries.reserve(capacity.saturating_sub(self.entries.len()));
-        self.free.reserve(capacity.saturating_sub(self.free.len()));
+        Ok(())
     }
 
     /// For how many entries there is room, those that are there included.
@@ -207,11 +216,11 @@ mod tests {
     fn a_table_grows_and_shrinks_when_told() {
         let mut slots = Slots::new(1);
         let first = slots.insert('a').unwrap();
-        slots.set_capacity(2);
+        slots.set_capacity(2).unwrap();
         let room = slots.entries.capacity();
         let second = slots.insert('b').unwrap();
         assert_eq!((slots.insert('c'), slots.entries.capacity()), (Err('c'), room));
-        slots.set_capacity(0);
+        slots.set_capacity(0).unwrap();
         assert_eq!((slots.get(first), slots.get(second)), (Some(&'a'), Some(&'b')));
         assert_eq!(slots.insert('c'), Err('c'));
     }

@@ -85,7 +85,7 @@ impl Pe {
     fn agree(&self, ask: Ask) -> Result<()> {
         self.complete()?;
         let world = self.teams.at(WORLD).ok_or_else(Error::not_running)?;
-        let own = Memory::heap(Ask::WORDS * 8);
+        let own = Memory::try_heap(Ask::WORDS * 8)?;
         for (at, word) in (0..).step_by(8).zip(ask.words()) {
             inside(own.store(at, word))?;
         }

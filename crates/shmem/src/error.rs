@@ -2,6 +2,7 @@
 
 use trunkline_choose::JobError;
 use trunkline_engine::rma::RmaError;
+use trunkline_mem::OutOfMemory;
 use trunkline_mem::ipc::{Cause, CopyError};
 use trunkline_proto::wire::pe::PeError;
 
@@ -25,6 +26,9 @@ pub(crate) enum Error {
     /// Memory for others could not be had.
     #[error("no memory for the symmetric heap: {0}; SHMEM_SYMMETRIC_SIZE says how large it is to be")]
     Memory(#[from] Cause),
+    /// Memory for the library itself could not be had.
+    #[error("cannot allocate memory: {0}")]
+    Allocate(#[from] OutOfMemory),
     /// The system has no thread left.
     #[error("cannot start a thread: {0}")]
     Thread(#[source] std::io::Error),

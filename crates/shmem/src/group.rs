@@ -81,7 +81,7 @@ impl Pe {
         let mut all = vec![0; team.size];
         match group {
             Group::Team(team) => {
-                let own = trunkline_mem::Memory::heap(8);
+                let own = trunkline_mem::Memory::try_heap(8)?;
                 crate::rma::inside(own.store(0, mine))?;
                 self.exchange(team, &own, |index, memory, at| {
                     all[index] = crate::rma::inside(memory.load(at))?;

@@ -248,7 +248,7 @@ fn page(bytes: u64) -> Result<usize> {
 
 /// Static variables of the program, made memory that others map unless that is not wanted, or refused.
 fn statics(params: &Params, log: &dyn Fn(Level, &str)) -> Result<(Option<Shared>, Memory)> {
-    let Some(statics) = Statics::find() else { return Ok((None, Memory::heap(0))) };
+    let Some(statics) = Statics::find() else { return Ok((None, Memory::try_heap(0)?)) };
     if params.shared_statics {
         // SAFETY: a program's first call, before threads of its own use static variables at the same time, as OpenSHMEM asks for; those of
         // C are no Rust references.
@@ -266,7 +266,7 @@ fn statics(params: &Params, log: &dyn Fn(Level, &str)) -> Result<(Option<Shared>
             ),
         }
         // What could not be shared is where it was.
-        let Some(statics) = Statics::find() else { return Ok((None, Memory::heap(0))) };
+        let Some(statics) = Statics::find() else { return Ok((None, Memory::try_heap(0)?)) };
         // SAFETY: variables of C are no Rust references.
         return Ok((None, unsafe { statics.memory() }));
     }

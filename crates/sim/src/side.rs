@@ -376,19 +376,23 @@ impl Side {
         Violation { checker: "bounded", text: format!("{}: {text}", self.name()) }
     }
 
+    fn memory(&self, bytes: u64) -> Result<Memory, Violation> {
+        Memory::try_heap(bytes as usize).map_err(|error| self.surprise(&error.to_string()))
+    }
+
     /// Bytes for an item of `len` bytes and its guard, registered.
     pub(crate) fn place(&mut self, around: &mut Around<'_>, len: u64) -> Result<Option<Place>, Violation> {
         let Some(id) = self.id else { return Ok(None) };
         if self.plan.own_regions && self.regions.len() < OWN_REGIONS_MAX {
             let offset = around.dice.below(32);
-            let memory = Memory::heap((offset + len + GUARD) as usize);
+            let memory = self.memory(offset + len + GUARD)?;
             let mr = self.register(around, id, &memory)?;
             return Ok(Some(Place { memory, offset, mr, own: true }));
         }
         if self.arena.is_none() {
             let items = around.plan.groups.iter().flatten();
             let bytes: u64 = items.map(|m| m.room.max(m.size) + GUARD + 32).sum();
-            let memory = Memory::heap(bytes as usize);
+            let memory = self.memory(bytes)?;
             let mr = self.register(around, id, &memory)?;
             self.arena = Some((memory, mr));
         }

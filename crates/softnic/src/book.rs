@@ -7,6 +7,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use trunkline_proto::reserve::{OutOfMemory, try_deque};
+
 use crate::error::Planted;
 use crate::peer_memory::PeerMemory;
 use crate::process::Process;
@@ -39,10 +41,10 @@ struct Side {
 }
 
 impl Side {
-    fn new(copier: Copier, segment: Arc<Segment>) -> Self {
+    fn new(copier: Copier, segment: Arc<Segment>) -> Result<Self, OutOfMemory> {
         // As many as there can be records, so that noting one never allocates.
-        let pins = Mutex::new(VecDeque::with_capacity(segment.geometry().slots() as usize));
-        Self { copier, segment, pins }
+        let pins = Mutex::new(try_deque(segment.geometry().slots() as usize)?);
+        Ok(Self { copier, segment, pins })
     }
 
     fn lock(&self) -> MutexGuard<'_, VecDeque<Pin>> {
@@ -89,9 +91,12 @@ pub(crate) struct Pins {
 
 impl Pins {
     /// None yet. `out` is the segment this side writes records to, `own` the one it reads them from.
-    pub(crate) fn new(peer: PeerMemory, out: Arc<Segment>, own: Arc<Segment>) -> Self {
-        let (offers, grants) = (Side::new(Copier::Target, out), Side::new(Copier::Initiator, own));
-        Self { peer, offers, grants, ended: AtomicBool::new(false) }
+    ///
+    /// # Errors
+    /// [`OutOfMemory`].
+    pub(crate) fn new(peer: PeerMemory, out: Arc<Segment>, own: Arc<Segment>) -> Result<Self, OutOfMemory> {
+        let (offers, grants) = (Side::new(Copier::Target, out)?, Side::new(Copier::Initiator, own)?);
+        Ok(Self { peer, offers, grants, ended: AtomicBool::new(false) })
     }
 
     /// The process at the other end.

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use trunkline_fabric::{LinkAddress, LinkError, LinkId, Links, PassedFd, PeerProcess};
+use trunkline_proto::reserve::try_grow;
 
 use crate::book::Pins;
 use crate::direct::Direct;
@@ -174,7 +175,7 @@ impl SoftRail {
             own: self.shared.own_links.add(token),
             door: self.door()?,
         };
-        let qp = Qp::new((link, berth), names, rx, Arc::clone(&self.cq), &self.config, &self.shared);
+        let qp = Qp::new((link, berth), names, rx, Arc::clone(&self.cq), &self.config, &self.shared)?;
         qp.rx.publish_posted(qp.posted);
         Ok(qp)
     }
@@ -240,12 +241,13 @@ impl SoftRail {
             return Err(LinkError::Address("it is this link's own"));
         }
         let other = Other { token: peer.token, address, start: peer.start, depth: peer.depth };
+        let rx = no_ring(start)?;
         let limit = std::time::Duration::from_nanos(self.config.rail_time.0);
         let stream = Stream::connect(door, qp.token, &other, (from, limit), (start, qp.posted))
             .map_err(system("connecting to the peer's address"))?;
         qp.state = ready;
         qp.wire = Wire::Tcp;
-        qp.rx = no_ring(start)?;
+        qp.rx = rx;
         qp.stream = Some(Box::new(stream));
         self.streams += 1;
         Ok(())
@@ -268,20 +270,21 @@ impl SoftRail {
         let segment = Segment::open(passed.fd, peer.geometry)
             .map_err(system("mapping the peer's memory file"))?
             .ok_or(LinkError::Address("its memory file is not sealed or has the wrong size"))?;
-        qp.state = ready;
-        qp.wire = wire;
-        let mut tx = Producer::new(segment, peer.start);
+        let mut tx = Producer::new(segment, peer.start)?;
         tx.publish_mapped();
         if let Some(memory) = memory {
             let reaches = memory.is_proven();
             if reaches {
                 qp.rx.publish_reach();
             }
-            let pins = Arc::new(Pins::new(memory, Arc::clone(tx.segment()), Arc::clone(qp.rx.segment())));
+            let pins = Pins::new(memory, Arc::clone(tx.segment()), Arc::clone(qp.rx.segment()))?;
+            let pins = Arc::new(pins);
             tx.set_pins(Arc::clone(&pins));
             let limit = std::time::Duration::from_nanos(self.config.peer_time.0);
             qp.direct = Some(Direct::new(&self.shared, self.nic, pins, reaches, qp.start, limit));
         }
+        qp.state = ready;
+        qp.wire = wire;
         qp.tx = Some(tx);
         Ok(())
     }
@@ -304,7 +307,8 @@ impl Links for SoftRail {
         let free = self.links.iter().position(Option::is_none).unwrap_or(self.links.len());
         // No more than `config.links`, which is 32 bits wide.
         let link = LinkId(free as u32);
-        let qp = match self.make(link, berth) {
+        let has_room = try_grow(&mut self.links, 1).map_err(LinkError::from);
+        let qp = match has_room.and_then(|()| self.make(link, berth)) {
             Ok(qp) => Box::new(qp),
             Err(error) => {
                 nic.give_queue_pair(berth.pipeline);
@@ -353,7 +357,7 @@ impl Links for SoftRail {
         let Some(Some(qp)) = self.links.get_mut(link.0 as usize) else { return Err(LinkError::State) };
         qp.sends = address.start;
         qp.peer_posted = address.start;
-        qp.wanted = crate::queue::Queue::new(address.reads.min(self.shared.config.max_reads), 0);
+        qp.wanted.lower_capacity(address.reads);
         qp.matcher.set_grants(address.receives);
         qp.state = qp.state.step(State::ReadyToSend).ok_or(LinkError::State)?;
         Ok(())

@@ -32,8 +32,7 @@ impl SoftFabric {
             return Err(OpenError::System { what: "giving each pipeline its queue pairs", source });
         };
         let caps = caps::of(&config, pipeline_qps);
-        let shared = Shared::new(config, pipeline_qps)
-            .map_err(|source| OpenError::System { what: "getrandom", source })?;
+        let shared = Shared::new(config, pipeline_qps)?;
         let nics = (0..shared.nics.len())
             .map(|index| Nic {
                 name: format!("soft{index}"),

@@ -3,8 +3,10 @@
 
 use std::collections::VecDeque;
 
+use trunkline_proto::reserve::try_filled;
+
 use crate::copy;
-use crate::register::Table;
+use crate::register::{Place, Table};
 
 /// Most bytes held for one link; above it the oldest land by themselves, as in any real write buffer.
 const MOST: usize = 1 << 30;
@@ -18,10 +20,20 @@ pub(crate) enum Target {
     Local { key: u64, offset: u64 },
 }
 
+impl Target {
+    /// Where `len` bytes land. Call inside a guard.
+    fn find(self, table: &Table, len: u64) -> Option<Place> {
+        match self {
+            Self::Remote { key, addr } => table.remote(key, addr, len, 0),
+            Self::Local { key, offset } => table.local(key, offset, len),
+        }
+    }
+}
+
 /// The writes of one link that nobody sees yet.
 #[derive(Default)]
 pub(crate) struct Held {
-    writes: VecDeque<(Target, Vec<u8>)>,
+    writes: VecDeque<(Target, Box<[u8]>)>,
     bytes: usize,
 }
 
@@ -29,10 +41,18 @@ impl Held {
     /// Takes `len` bytes at `from`.
     ///
     /// # Safety
-    /// `from` is readable for `len` bytes.
+    /// `from` is readable for `len` bytes, and the call is inside a guard.
     pub(crate) unsafe fn push(&mut self, table: &Table, target: Target, from: *const u8, len: usize) {
-        let mut bytes = vec![0; len];
-        // SAFETY: the caller vouches for `from`; the vector has `len` bytes.
+        let Ok(mut bytes) = try_filled(0, len) else {
+            // Without memory to hold them nothing is held back.
+            self.land(table);
+            if let Some(place) = target.find(table, len as u64) {
+                // SAFETY: the caller vouches for `from`; the place was looked up just now, inside the caller's guard.
+                unsafe { table.copy_in(place, from, len, false) };
+            }
+            return;
+        };
+        // SAFETY: the caller vouches for `from`; the copy has `len` bytes.
         unsafe { copy::bytes(bytes.as_mut_ptr(), from, len) };
         self.bytes += len;
         self.writes.push_back((target, bytes));
@@ -48,11 +68,7 @@ impl Held {
         let Some((target, bytes)) = self.writes.pop_front() else { return false };
         self.bytes -= bytes.len();
         let len = bytes.len() as u64;
-        let place = match target {
-            Target::Remote { key, addr } => table.remote(key, addr, len, 0),
-            Target::Local { key, offset } => table.local(key, offset, len),
-        };
-        if let Some(place) = place {
+        if let Some(place) = target.find(table, len) {
             // SAFETY: looked up just now, inside the caller's guard.
             unsafe { table.copy_in(place, bytes.as_ptr(), bytes.len(), false) };
         }

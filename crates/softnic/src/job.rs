@@ -20,8 +20,8 @@ pub(crate) enum Kind {
     Matched { grant: u64 },
     /// A matched send that is longer than what was granted.
     Decline { grant: u64 },
-    /// An answer to a request whose record had position `at`.
-    Reply { id: u64, at: u64 },
+    /// An answer to a request.
+    Reply { id: u64 },
     /// A read request.
     Read { from: Remote, len: u64 },
     /// An atomic request.
@@ -65,6 +65,46 @@ pub(crate) struct Job {
     pub(crate) awaited: bool,
     /// The flight it belongs to; of no meaning for a reply.
     pub(crate) flight: u64,
+}
+
+/// An answer to a request of the peer, until all of it is out. A job is made of it each time it goes on: there is room for as many as the
+/// peer may ask for before it asks, and a job is several times as large.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct OwedReply {
+    /// What the peer calls the request.
+    pub(crate) id: u64,
+    /// Position of its record.
+    pub(crate) at: u64,
+    /// What is answered.
+    pub(crate) bytes: ReplyBytes,
+    /// Bytes on their way.
+    pub(crate) sent: u64,
+}
+
+/// What an answer carries.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum ReplyBytes {
+    /// Bytes of a region of this side, by the remote key that the peer used.
+    Region { key: u64, addr: u64, len: u64 },
+    /// The word that an atomic replaced.
+    Word(u64),
+}
+
+impl OwedReply {
+    /// The job that goes on with it.
+    #[inline]
+    pub(crate) fn to_job(self) -> Job {
+        let mut job = Job::new(Kind::Reply { id: self.id }, 0);
+        match self.bytes {
+            ReplyBytes::Region { key, addr, len } => {
+                job.body = Body::Exposed { key, addr };
+                job.total = len;
+            }
+            ReplyBytes::Word(word) => job.hold(&word.to_ne_bytes()),
+        }
+        (job.sent, job.started) = (self.sent, self.sent > 0);
+        job
+    }
 }
 
 impl Job {

@@ -99,8 +99,11 @@ impl Matcher {
         self.grants_max = max as usize;
     }
 
-    /// Posts a receive; false if there is no room.
+    /// Posts a receive; false if there is no room, or no memory for it.
     pub(crate) fn post_receive(&mut self, receive: Receive) -> bool {
+        if self.ungranted.try_reserve(1).is_err() {
+            return false;
+        }
         let Some(slot) = self.free.pop().or_else(|| self.new_slot()) else { return false };
         let Some(entry) = self.receives.get_mut(slot as usize) else { return false };
         entry.1 = Some(receive);
@@ -114,6 +117,11 @@ impl Matcher {
         if self.receives.len() >= self.receives_max {
             return None;
         }
+        // Room for it where it goes when it ends, too.
+        let more = self.receives.len() + 1;
+        self.free.try_reserve(more - self.free.len().min(more)).ok()?;
+        self.revoked.try_reserve(more - self.revoked.len().min(more)).ok()?;
+        self.receives.try_reserve(1).ok()?;
         self.receives.push((0, None));
         Some(slot)
     }
@@ -206,12 +214,12 @@ impl Matcher {
     }
 
     /// A grant came: the oldest send with its key, now to go out; kept if there is none. `Err` if there are more than
-    /// the peer can have.
+    /// the peer can have, or no memory for it.
     pub(crate) fn grant(&mut self, grant: Grant) -> Result<Option<Send>, ()> {
         if let Some(found) = self.sends.iter().position(|send| send.key == grant.key) {
             return Ok(self.sends.remove(found));
         }
-        if self.grants.len() >= self.grants_max {
+        if self.grants.len() >= self.grants_max || self.grants.try_reserve(1).is_err() {
             return Err(());
         }
         self.grants.push_back(grant);

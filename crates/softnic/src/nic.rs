@@ -8,7 +8,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Instant;
 
-use trunkline_fabric::{Abandoned, LinkError, PeerProcess};
+use trunkline_fabric::{Abandoned, LinkError, OpenError, PeerProcess};
+use trunkline_proto::reserve::{OutOfMemory, try_filled, try_vec};
 
 use crate::SoftConfig;
 use crate::book::Book;
@@ -148,23 +149,33 @@ pub(crate) struct Shared {
 
 impl Shared {
     /// Makes the NICs.
-    pub(crate) fn new(config: SoftConfig, pipeline_qps: u32) -> io::Result<Self> {
-        let nic = || NicState {
-            table: Table::new(config.max_mr, config.virtual_addresses),
-            book: Book::new(),
-            abandoned: Abandoned::default(),
-            placed: Mutex::new(vec![0; config.pipelines as usize].into()),
-            first_fit: Planted::named("soft-pipelines-first-fit"),
-            keeps: Planted::named("soft-pipelines-keep-places"),
-            numbers: AtomicU32::new(1),
-            queues: AtomicU32::new(0),
-            door: Mutex::default(),
+    ///
+    /// # Errors
+    /// [`OpenError::Memory`], [`OpenError::System`].
+    pub(crate) fn new(config: SoftConfig, pipeline_qps: u32) -> Result<Self, OpenError> {
+        let nic = || -> Result<NicState, OutOfMemory> {
+            Ok(NicState {
+                table: Table::new(config.max_mr, config.virtual_addresses)?,
+                book: Book::new(),
+                abandoned: Abandoned::default(),
+                placed: Mutex::new(try_filled(0, config.pipelines as usize)?),
+                first_fit: Planted::named("soft-pipelines-first-fit"),
+                keeps: Planted::named("soft-pipelines-keep-places"),
+                numbers: AtomicU32::new(1),
+                queues: AtomicU32::new(0),
+                door: Mutex::default(),
+            })
         };
+        let mut nics = try_vec(config.nics)?;
+        for _ in 0..config.nics {
+            nics.push(nic()?);
+        }
+        let system = |source| OpenError::System { what: "getrandom", source };
         Ok(Self {
-            id: random()?,
-            nics: std::iter::repeat_with(nic).take(config.nics).collect(),
+            id: random().map_err(system)?,
+            nics: nics.into_boxed_slice(),
             guards: Guards::new(),
-            cqs: Cqs::new(u128::from_le_bytes(random()?) as u64),
+            cqs: Cqs::new(u128::from_le_bytes(random().map_err(system)?) as u64),
             own_links: OwnLinks::new(),
             started: Instant::now(),
             itself: Process::own(),

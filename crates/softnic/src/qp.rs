@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use trunkline_fabric::{Completion, Done, Extent, LinkId, RailConfig, RecvOrder, Status};
+use trunkline_proto::reserve::OutOfMemory;
 use trunkline_proto::time::Instant;
 
 use crate::cq::Cq;
@@ -11,7 +12,7 @@ use crate::direct::Direct;
 use crate::error::{Nak, Planted};
 use crate::guard::{Guard, Inside};
 use crate::hold::Held;
-use crate::job::Job;
+use crate::job::{Job, OwedReply};
 use crate::ladder::State;
 use crate::matched::Matcher;
 use crate::method::Chooser;
@@ -209,7 +210,7 @@ pub(crate) struct Qp {
     /// Reads and atomics whose answers are to come.
     pub(crate) wanted: Queue<Wanted>,
     /// Answers to the peer's.
-    pub(crate) replies: Queue<Job>,
+    pub(crate) replies: Queue<OwedReply>,
     pub(crate) matcher: Matcher,
     /// Jobs of matched sends, by flight, while they wait for a grant.
     pub(crate) held: Held,
@@ -240,6 +241,9 @@ pub(crate) struct Qp {
 
 impl Qp {
     /// A queue pair in state Init.
+    ///
+    /// # Errors
+    /// [`OutOfMemory`].
     pub(crate) fn new(
         (id, berth): (LinkId, Berth),
         Names { token, proof, own, door }: Names,
@@ -247,10 +251,10 @@ impl Qp {
         cq: Arc<Cq>,
         rail: &RailConfig,
         shared: &Shared,
-    ) -> Self {
+    ) -> Result<Self, OutOfMemory> {
         let start = rx.next();
         let reads = shared.config.max_reads;
-        Self {
+        Ok(Self {
             id,
             number: berth.number,
             pipeline: berth.pipeline,
@@ -276,8 +280,9 @@ impl Qp {
             posted: start,
             sends: start,
             peer_posted: start,
-            wanted: Queue::new(reads, 0),
-            replies: Queue::new(reads, 0),
+            // There is no way to tell the peer to ask later, or this side to begin again: room for all is made now.
+            wanted: Queue::whole(reads)?,
+            replies: Queue::whole(reads)?,
             matcher: Matcher::new(rail.recv_depth),
             held: Held::default(),
             arriving: None,
@@ -292,7 +297,7 @@ impl Qp {
             refused: None,
             cq,
             awaited: None,
-        }
+        })
     }
 
     /// The posted receive that takes the next send.

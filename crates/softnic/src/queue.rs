@@ -1,6 +1,8 @@
 //! A bounded queue that has room for what was in it at once so far: it allocates when there is more than ever before,
 //! up to its bound, so that an idle link is small. Holds posted work.
 
+use trunkline_proto::reserve::{OutOfMemory, try_filled_with};
+
 /// Items that there is room for at first.
 const FIRST: u64 = 4;
 
@@ -15,26 +17,54 @@ pub(crate) struct Queue<T> {
     capacity: u64,
 }
 
-fn places<T>(count: u64) -> Box<[Option<T>]> {
-    std::iter::repeat_with(|| None).take(count as usize).collect()
+fn places<T>(count: u64) -> Result<Box<[Option<T>]>, OutOfMemory> {
+    try_filled_with(usize::try_from(count).unwrap_or(usize::MAX), || None)
 }
 
 impl<T> Queue<T> {
     /// An empty queue; `start` is the number of the first item.
     pub(crate) fn new(capacity: u32, start: u64) -> Self {
         let capacity = u64::from(capacity);
-        let items = places(capacity.max(1).next_power_of_two().min(FIRST));
+        let items = std::iter::repeat_with(|| None);
+        let items: Box<[_]> = items.take(capacity.max(1).next_power_of_two().min(FIRST) as usize).collect();
         Self { room: capacity.min(items.len() as u64), items, head: start, tail: start, capacity }
     }
 
-    /// Makes room for as many again; false if there may not be more.
+    /// An empty queue that has all its room from the beginning, for items that somebody has been promised room for.
+    ///
+    /// # Errors
+    /// [`OutOfMemory`].
+    pub(crate) fn whole(capacity: u32) -> Result<Self, OutOfMemory> {
+        let capacity = u64::from(capacity);
+        let items = places(capacity.max(1).next_power_of_two())?;
+        Ok(Self { items, head: 0, tail: 0, room: capacity, capacity })
+    }
+
+    /// Lowers the most that an empty queue holds; never raises it.
+    pub(crate) fn lower_capacity(&mut self, capacity: u32) {
+        self.capacity = self.capacity.min(u64::from(capacity));
+        self.room = self.room.min(self.capacity);
+    }
+
+    /// Makes room for `more` items; false if there may not be so many, or there is no memory for them.
+    #[inline(always)]
+    pub(crate) fn make_room(&mut self, more: u64) -> bool {
+        while self.len() + more > self.room {
+            if !self.grow() {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Makes room for as many again; false if there may not be more, or there is no memory for them.
     #[cold]
     #[inline(never)]
     fn grow(&mut self) -> bool {
-        if self.is_full() {
+        if self.room >= self.capacity {
             return false;
         }
-        let mut items = places(2 * self.items.len() as u64);
+        let Ok(mut items) = places(2 * self.items.len() as u64) else { return false };
         let mut number = self.head;
         while number != self.tail {
             let from = self.index(number);
@@ -82,7 +112,7 @@ impl<T> Queue<T> {
         self.len() >= self.capacity
     }
 
-    /// Adds an item; false if it is full.
+    /// Adds an item; false if it is full, or there is no memory for one more.
     #[inline(always)]
     pub(crate) fn push(&mut self, item: T) -> bool {
         if self.len() >= self.room && !self.grow() {
@@ -170,6 +200,25 @@ mod tests {
             assert!([1, 2, 3, 4, 5, 8].iter().all(|&item| queue.pop() == Some(item)));
             assert_eq!(queue.pop_newest(), None);
         }
+    }
+
+    #[test]
+    fn a_whole_queue_keeps_its_lowered_capacity() {
+        let mut queue = Queue::whole(16).unwrap();
+        queue.lower_capacity(20);
+        assert!((0..16).all(|item| queue.push(item)) && !queue.push(16), "no capacity is raised");
+        while queue.pop().is_some() {}
+        queue.lower_capacity(5);
+        assert!((0..5).all(|item| queue.push(item)) && !queue.push(5) && queue.is_full());
+        assert!((0..5).all(|item| queue.pop() == Some(item)));
+    }
+
+    #[test]
+    fn made_room_takes_as_many_and_no_more() {
+        let mut queue = Queue::new(10, 3);
+        assert!(queue.push(0) && queue.make_room(9) && !queue.make_room(10));
+        assert!((1..10).all(|item| queue.push(item)) && !queue.push(10) && !queue.make_room(1));
+        assert!((0..10).all(|item| queue.pop() == Some(item)));
     }
 
     #[test]

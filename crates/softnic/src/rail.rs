@@ -285,14 +285,14 @@ impl Qp {
     fn post_flush(&mut self, wr_id: u64, signalled: bool) -> Result<(), PostError> {
         // A flush needs no peer.
         if self.state != State::Error {
-            self.may_post()?;
+            self.prepare_post()?;
         }
         if self.flushes.push((wr_id, signalled)) { Ok(()) } else { Err(PostError::Busy) }
     }
 
-    /// Whether there is room for one more operation.
+    /// Makes room for one more operation, or says why there is none.
     #[inline(always)]
-    fn may_post(&mut self) -> Result<(), PostError> {
+    fn prepare_post(&mut self) -> Result<(), PostError> {
         use crate::ladder::State;
         if self.state != State::ReadyToSend {
             let before = matches!(self.state, State::Init | State::ReadyToReceive);
@@ -303,6 +303,12 @@ impl Qp {
             if self.outstanding() >= self.depth {
                 return Err(PostError::Busy);
             }
+        }
+        // Matched sends become operations like the others when their grants come, and then need room, too.
+        let more = 1 + self.matcher.sends.len() as u64;
+        let has_room = self.flights.make_room(more) && self.pending.make_room(more);
+        if !has_room && !Planted::named("soft-posts-without-room").is_on() {
+            return Err(PostError::Busy);
         }
         Ok(())
     }
@@ -315,7 +321,7 @@ impl Qp {
         (verb, bytes, imm): (Verb, &[u8], Option<u32>),
         signalled: bool,
     ) -> Result<bool, PostError> {
-        self.may_post()?;
+        self.prepare_post()?;
         let sends = matches!(verb, Verb::Send { .. });
         if !self.pending.is_empty() || (sends && !self.may_send()) {
             return Ok(false);
@@ -336,7 +342,10 @@ impl Qp {
     }
 
     fn post_matched(&mut self, env: &Env<'_>, send: matched::Send) -> Result<(), PostError> {
-        self.may_post()?;
+        self.prepare_post()?;
+        if self.matcher.sends.try_reserve(1).is_err() {
+            return Err(PostError::Busy);
+        }
         match self.matcher.take_grant(send.key) {
             Some(grant) => self.release_matched(env, send, grant),
             None => self.matcher.sends.push_back(send),
@@ -397,7 +406,7 @@ impl Qp {
         (cq, index): (u64, u64),
     ) -> Result<(), PostError> {
         self.check_wait(env, cq)?;
-        self.may_post()?;
+        self.prepare_post()?;
         let mut job = Job::new(Kind::Wait { cq, index }, 0);
         job.flight = self.take_off(wr_id, signalled, Answer::None);
         self.pending.push(job);
@@ -413,7 +422,7 @@ impl Qp {
         signalled: bool,
         mut job: Job,
     ) -> Result<(), PostError> {
-        self.may_post()?;
+        self.prepare_post()?;
         job.flight = self.take_off(wr_id, signalled, Answer::to(job.kind));
         job.awaited = signalled;
         job.method = self.method(env, &job, signalled);

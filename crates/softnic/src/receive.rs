@@ -5,7 +5,7 @@ use trunkline_fabric::{Done, Status};
 
 use crate::error::{Nak, Planted};
 use crate::hold::Target;
-use crate::job::{Body, Job, Kind};
+use crate::job::{OwedReply, ReplyBytes};
 use crate::matched::Grant;
 use crate::qp::{Answer, Env, Qp, Receive, Sink, Wire};
 use crate::record::{INLINE, Payload, Record, Verb, WORDS};
@@ -270,10 +270,8 @@ impl Qp {
         if len > 0 {
             env.table().remote(key, addr, len, right::READ).ok_or(Nak::Access)?;
         }
-        let mut job = Job::new(Kind::Reply { id, at: self.position() }, 0);
-        job.body = Body::Exposed { key, addr };
-        job.total = len;
-        if self.replies.push(job) { Ok(()) } else { Err(Nak::Protocol.into()) }
+        let reply = self.owe_reply(id, ReplyBytes::Region { key, addr, len });
+        if self.replies.push(reply) { Ok(()) } else { Err(Nak::Protocol.into()) }
     }
 
     fn execute_atomic(
@@ -294,10 +292,14 @@ impl Qp {
         }
         // SAFETY: eight registered, aligned bytes, looked up inside the guard.
         let old = unsafe { env.table().update(place, new) };
-        let mut job = Job::new(Kind::Reply { id, at: self.position() }, 0);
-        job.hold(&old.to_ne_bytes());
-        self.replies.push(job);
+        let reply = self.owe_reply(id, ReplyBytes::Word(old));
+        self.replies.push(reply);
         Ok(())
+    }
+
+    /// The answer to the request whose record is executed now.
+    fn owe_reply(&self, id: u64, bytes: ReplyBytes) -> OwedReply {
+        OwedReply { id, at: self.position(), bytes, sent: 0 }
     }
 
     /// The send that came for a receive is longer than it.

@@ -11,7 +11,8 @@ use std::time::Duration;
 use trunkline_fabric::{
     Access, DeregisterError, Exported, Keys, LocalKey, Purpose, RegisterError, Registrar, RemoteKey,
 };
-use trunkline_mem::{Kind, MappedMemory, Memory};
+use trunkline_mem::{Kind, MappedMemory, Memory, OutOfMemory};
+use trunkline_proto::reserve::{try_filled, try_filled_with};
 
 use crate::copy;
 use crate::error::Planted;
@@ -102,7 +103,10 @@ struct Live {
 
 impl Table {
     /// An empty table for `max` regions.
-    pub(crate) fn new(max: u32, virtual_addresses: bool) -> Self {
+    ///
+    /// # Errors
+    /// [`OutOfMemory`].
+    pub(crate) fn new(max: u32, virtual_addresses: bool) -> Result<Self, OutOfMemory> {
         // Twice as many slots, so that a random key finds a free one within a few draws.
         let count = (max.max(1) as usize * 2).next_power_of_two();
         let slot = || Slot {
@@ -113,15 +117,15 @@ impl Table {
             base: AtomicU64::new(0),
             rights: AtomicU32::new(0),
         };
-        Self {
-            slots: std::iter::repeat_with(slot).take(count).collect(),
+        Ok(Self {
+            slots: try_filled_with(count, slot)?,
             max,
-            live: Mutex::new(Live { regions: HashMap::new(), taken: vec![false; count].into() }),
+            live: Mutex::new(Live { regions: HashMap::new(), taken: try_filled(false, count)? }),
             retired: Mutex::default(),
             keep_all_retired: Planted::named("soft-keeps-all-retired-keys"),
             virtual_addresses,
             skip_key_check: Planted::named("soft-skip-rkey-check"),
-        }
+        })
     }
 
     #[inline]
@@ -168,6 +172,10 @@ impl Table {
         if live.regions.len() >= self.max as usize {
             return Err(RegisterError::Exhausted(self.max));
         }
+        let entry_bytes = size_of::<(u64, (usize, Memory))>();
+        live.regions
+            .try_reserve(1)
+            .map_err(|_| OutOfMemory { bytes: (live.regions.len() + 1) * entry_bytes })?;
         let low = self.slots.len() as u64 - 1;
         let mut words;
         let index = loop {

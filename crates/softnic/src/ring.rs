@@ -6,6 +6,8 @@ use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use trunkline_proto::reserve::{OutOfMemory, try_filled};
+
 use crate::book::Pins;
 use crate::error::Planted;
 use crate::record::{INLINE, INLINE_AT, Record, WORDS};
@@ -72,9 +74,13 @@ struct Bugs {
 
 impl Producer {
     /// A producer for the peer's segment, whose next record has position `start`.
-    pub(crate) fn new(segment: Segment, start: u64) -> Self {
+    ///
+    /// # Errors
+    /// [`OutOfMemory`].
+    pub(crate) fn new(segment: Segment, start: u64) -> Result<Self, OutOfMemory> {
         let slots = segment.geometry().slots() as usize;
-        Self {
+        let ends = try_filled(start & !(LINE - 1), slots)?;
+        Ok(Self {
             segment: Arc::new(segment),
             pins: None,
             pinned: false,
@@ -86,7 +92,7 @@ impl Producer {
             unlooked: TOGETHER,
             farthest: 0,
             emptied: start,
-            ends: vec![start & !(LINE - 1); slots].into(),
+            ends,
             bugs: Bugs {
                 early: Planted::named("soft-publish-before-payload"),
                 drop_last: Planted::named("soft-drop-last-segment"),
@@ -95,7 +101,7 @@ impl Producer {
                 rests_full: Planted::named("soft-rests-with-records"),
                 rests_at_zero: Planted::named("soft-rests-at-position-zero"),
             },
-        }
+        })
     }
 
     /// Position of the next record.
@@ -467,7 +473,7 @@ mod tests {
             let (mine, fd) = Segment::create(geometry).unwrap();
             let file = fd.try_clone().unwrap();
             let theirs = Segment::open(fd, geometry).unwrap().unwrap();
-            let (tx, rx) = (Producer::new(theirs, start), Consumer::new(mine, None, start));
+            let (tx, rx) = (Producer::new(theirs, start).unwrap(), Consumer::new(mine, None, start));
             Self { tx, rx, file, sent: VecDeque::new() }
         }
 

@@ -4,7 +4,7 @@
 use trunkline_fabric::{Extent, LocalKey, Status};
 
 use crate::direct::Direct;
-use crate::job::{Body, Job, Kind};
+use crate::job::{Body, Job, Kind, OwedReply};
 use crate::method::Method;
 use crate::qp::{Answer, Env, Flight, Qp, Wanted, Wire};
 use crate::queue::Queue;
@@ -210,7 +210,7 @@ pub(crate) fn record(job: &Job, payload: Payload, last: bool) -> Record {
         ),
         Kind::Send { imm } => (Verb::Send { offset: job.sent }, if last { imm } else { None }),
         Kind::Matched { grant } => (Verb::Matched { grant, offset: job.sent }, None),
-        Kind::Reply { id, .. } => (Verb::Reply { id, offset: job.sent }, None),
+        Kind::Reply { id } => (Verb::Reply { id, offset: job.sent }, None),
         // Requests have no bytes, see `request`.
         Kind::Read { .. }
         | Kind::Add { .. }
@@ -280,7 +280,7 @@ impl Out<'_> {
 /// The queues of jobs, to be used beside [`Parts`].
 pub(crate) struct Queues<'a> {
     pending: &'a mut Queue<Job>,
-    replies: &'a mut Queue<Job>,
+    replies: &'a mut Queue<OwedReply>,
 }
 
 impl Parts<'_> {
@@ -390,16 +390,20 @@ impl Qp {
     fn pump_replies(&mut self, env: &Env<'_>, budget: &mut u64) {
         while !self.replies.is_empty() {
             let Some((mut parts, queues)) = self.parts(env) else { return };
-            let step = queues.replies.front_mut().map(|job| (job.kind, parts.drive(env, job, budget)));
+            let Some(reply) = queues.replies.front_mut() else { return };
+            let mut job = reply.to_job();
+            let step = parts.drive(env, &mut job, budget);
+            reply.sent = job.sent;
             match step {
-                Some((_, Step::Done)) => {
+                Step::Done => {
                     self.replies.pop();
                 }
-                Some((Kind::Reply { at, .. }, Step::Bad)) => {
+                Step::Bad => {
+                    let at = reply.at;
                     self.turn_down(crate::error::Nak::Access, at);
                     return self.fail_with(Status::Flushed, false, None);
                 }
-                _ => return,
+                Step::Full | Step::Spent => return,
             }
         }
     }

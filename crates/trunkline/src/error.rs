@@ -4,6 +4,7 @@ use std::io;
 
 use trunkline_choose::{ChooseError, JobError};
 use trunkline_engine::rma::RmaError;
+use trunkline_mem::OutOfMemory;
 
 /// Why a call failed. Each says what helps, where something does.
 #[derive(Debug, thiserror::Error)]
@@ -15,6 +16,9 @@ pub enum Error {
     /// The engine cannot start.
     #[error("cannot start: {0}")]
     Start(#[source] RmaError),
+    /// The system has no memory for the symmetric heap.
+    #[error("no symmetric heap (TRUNKLINE_HEAP_BYTES, Builder::heap): {0}")]
+    Memory(#[from] OutOfMemory),
     /// The system has no thread left for passive progress.
     #[error("no thread for passive progress: {0}; raise the limit, or start with Builder::passive(false)")]
     Thread(#[source] io::Error),

@@ -101,7 +101,7 @@ impl Builder {
         let (passive, heap_bytes) = (params.progress_thread, params.heap_bytes);
         let heap_bytes = usize::try_from(heap_bytes).map_err(|_| Error::Argument("no heap is that large"))?;
         let (job, mut member) = Member::join(params, self.nics, self.meeting, "Rust program", self.log)?;
-        let (heap, inner) = (Memory::heap(heap_bytes), Memory::heap(INNER_BYTES as usize));
+        let (heap, inner) = (Memory::try_heap(heap_bytes)?, Memory::try_heap(INNER_BYTES as usize)?);
         for memory in [&heap, &inner] {
             job.add_heap(memory.clone()).map_err(Error::Start)?;
         }

@@ -257,7 +257,8 @@ impl VerbsRail {
         // A head and a body may both be copied; where the device does that, heads alone have a place.
         let stride = if inline as u64 >= 2 * most { most } else { 2 * most };
         let len = u64::from(places) * stride;
-        let region = Mr::register(&self.registrar(), Memory::heap(len as usize), Access::LOCAL)
+        let memory = Memory::try_heap(usize::try_from(len).unwrap_or(usize::MAX))?;
+        let region = Mr::register(&self.registrar(), memory, Access::LOCAL)
             .map_err(|error| system("registering memory for a link")(io::Error::other(error)))?;
         let base = self.port.device.regions.place(region.extent(0, len)).ok_or(LinkError::State)?;
         Ok(InlineStaging { region, base, stride })

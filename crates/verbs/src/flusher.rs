@@ -150,7 +150,7 @@ impl Flusher {
         registrar: &Arc<dyn Registrar>,
         (ours, limits): (&Ours, &Limits),
     ) -> io::Result<Self> {
-        let memory = Memory::heap(2 * BYTES as usize);
+        let memory = Memory::try_heap(2 * BYTES as usize).map_err(io::Error::other)?;
         let access = Access { write: false, read: true, atomic: false };
         let region = Mr::register(registrar, memory, access).map_err(io::Error::other)?;
         let to = port.device.regions.place(region.extent(BYTES, BYTES)).ok_or(io::ErrorKind::InvalidData)?;

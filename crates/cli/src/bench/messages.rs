@@ -119,7 +119,7 @@ pub(crate) fn run(settings: &Settings, world: &World) -> Result<u64, BenchError>
     settings.plot.as_ref().map_or(Ok(()), Pending::prepare)?;
     match settings.of {
         Of::Host => {
-            let (to_send, to_receive) = (Buffer::private(most), Buffer::private(most));
+            let (to_send, to_receive) = (Buffer::private(most)?, Buffer::private(most)?);
             // Where the kernel does not let ranks reach each other, each learns that the stage is the only way.
             let memory = AnyMemory::open("private", 0).or_else(|_| Host::new().map(AnyMemory::Host));
             let messages = Messages::start(world, memory.map_err(MessageError::from)?)?;
@@ -137,11 +137,11 @@ pub(crate) fn run(settings: &Settings, world: &World) -> Result<u64, BenchError>
         Of::Opened { kind, name } => {
             let memory = device_of(kind, world.rank())?;
             let make = || match memory.is_everything() {
-                true => Ok(Buffer::private(most)),
-                false => memory.alloc(most).map(|addr| Buffer::own(addr, most)),
+                true => Buffer::private(most),
+                false => Ok(Buffer::own(memory.alloc(most).map_err(MessageError::from)?, most)),
             };
-            let to_send = make().map_err(MessageError::from)?;
-            let to_receive = make().map_err(MessageError::from)?;
+            let to_send = make()?;
+            let to_receive = make()?;
             let mut messages = Messages::start(world, memory)?;
             if name == "cma" {
                 messages.choose(Choice::Fixed(Method::Pull));

@@ -9,7 +9,7 @@ use trunkline_devq::drain::BATCH;
 use trunkline_devq::view::Own;
 use trunkline_devq::{BellPage, Drain, Memory as _, Queue, Rules, Slots, View};
 use trunkline_mem::gpu::{CallError, Device, Pinned};
-use trunkline_mem::{Memory, Shared};
+use trunkline_mem::{Memory, OutOfMemory, Shared};
 use trunkline_proto::limits::DEVICE_PIECES_MAX;
 use trunkline_proto::mutant::Mutant;
 use trunkline_proto::wire::devq::{
@@ -99,6 +99,9 @@ pub enum QueueError {
     /// There is no pinned memory for it.
     #[error("no memory that both the host and the device see: {0}")]
     Pinned(#[from] CallError),
+    /// The system has no memory for its words.
+    #[error("cannot allocate memory for a queue: {0}")]
+    Memory(#[from] OutOfMemory),
     /// There is no memory file for them.
     #[error("no memory file for queues of other processes: {0}")]
     File(String),
@@ -120,7 +123,7 @@ impl<N: Network> Executor<N> {
     /// [`QueueError::Shape`].
     pub fn new(network: N, queues: u32, mutant: Mutant) -> Result<Self, QueueError> {
         let queues = queues.clamp(1, trunkline_proto::wire::devq::BELLS_MAX);
-        let page = BellPage::create(Words::heap(Bells::new(queues)?.bytes()), queues, mutant)?;
+        let page = BellPage::create(Words::try_heap(Bells::new(queues)?.bytes())?, queues, mutant)?;
         Ok(Self::with(network, page, None, mutant))
     }
 
@@ -280,7 +283,7 @@ impl<N: Network> Executor<N> {
     ) -> Result<Queue<Words>, QueueError> {
         let shape = Shape::new(depth, number, epoch, number)?;
         let (shape, words, in_file) = match &mut self.room {
-            None => (shape, Words::heap(shape.bytes()), None),
+            None => (shape, Words::try_heap(shape.bytes())?, None),
             Some(Room::Device { queues, .. }) => {
                 let pinned = pinned.ok_or(QueueError::Device)?;
                 let at = number as usize;

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use trunkline_devq::Memory as DeviceMemory;
-use trunkline_mem::Memory;
+use trunkline_mem::{Memory, OutOfMemory};
 
 /// Looks after which somebody who steps aside sleeps, and how long.
 const YIELDS: u32 = 64;
@@ -40,9 +40,12 @@ impl Words {
     }
 
     /// At least so many bytes, zeros, aligned to a page.
-    #[must_use]
-    pub fn heap(bytes: u64) -> Self {
-        Self::of(Memory::heap(usize::try_from(bytes.next_multiple_of(8)).unwrap_or(usize::MAX)))
+    ///
+    /// # Errors
+    /// [`OutOfMemory`].
+    pub fn try_heap(bytes: u64) -> Result<Self, OutOfMemory> {
+        let bytes = bytes.checked_next_multiple_of(8).and_then(|bytes| usize::try_from(bytes).ok());
+        Memory::try_heap(bytes.unwrap_or(usize::MAX)).map(Self::of)
     }
 
     /// The same words, and he is told.

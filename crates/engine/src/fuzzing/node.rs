@@ -152,7 +152,8 @@ impl World {
             }
             2 if !self.arrivals.is_empty() => {
                 let arrival = self.arrivals.swap_remove(usize::from(a) % self.arrivals.len());
-                if self.node.receive(arrival, Memory::heap(256)).is_ok() {
+                let Ok(into) = Memory::try_heap(256) else { return };
+                if self.node.receive(arrival, into).is_ok() {
                     self.receiving.push(arrival);
                 }
             }

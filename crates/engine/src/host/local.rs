@@ -14,6 +14,7 @@ use rustix::net::{
 };
 use trunkline_fabric::{Frame, OobError, PassedFd, PeerProcess};
 use trunkline_mem::ipc::{peer_credentials, peer_pidfd, process_across};
+use trunkline_mem::try_zeros;
 
 use super::reach::LocalUsers;
 
@@ -80,7 +81,7 @@ impl LocalListener {
     /// The next stream, if one waits. One of another user is closed, and the error says whose it was; others may wait behind it.
     pub(super) fn accept(&mut self) -> Result<Option<LocalStream>, OobError> {
         match rustix::net::accept_with(&self.socket, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
-            Ok(socket) => check_user(&socket, self.users).map(|()| Some(LocalStream::new(socket))),
+            Ok(socket) => check_user(&socket, self.users).and_then(|()| LocalStream::new(socket).map(Some)),
             Err(Errno::AGAIN | Errno::INTR | Errno::CONNABORTED) => Ok(None),
             Err(errno) => Err(failed("accept")(errno)),
         }
@@ -102,15 +103,15 @@ impl LocalStream {
     pub(super) fn connect(name: &Name, users: LocalUsers) -> Result<Self, OobError> {
         let socket = socket()?;
         match rustix::net::connect(&socket, &socket_address(name)?) {
-            Ok(()) => check_user(&socket, users).map(|()| Self::new(socket)),
+            Ok(()) => check_user(&socket, users).and_then(|()| Self::new(socket)),
             Err(Errno::AGAIN) => Err(OobError::Overflow),
             Err(Errno::CONNREFUSED) => Err(OobError::Closed),
             Err(errno) => Err(failed("connect")(errno)),
         }
     }
 
-    fn new(socket: OwnedFd) -> Self {
-        Self { socket, unsent: VecDeque::new(), inbox: vec![0; Frame::MAX + 1].into() }
+    fn new(socket: OwnedFd) -> Result<Self, OobError> {
+        Ok(Self { socket, unsent: VecDeque::new(), inbox: try_zeros(Frame::MAX + 1)? })
     }
 
     /// Sends what is queued; false while the peer does not read.

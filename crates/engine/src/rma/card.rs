@@ -68,7 +68,7 @@ impl<F: Fabric, H: Host> Job<F, H> {
         self.check_fabrics(&cards)?;
         self.me.set((me, cards)).map_err(|_| RmaError::Argument("the members are known already"))?;
         let (rails, receives) = self.open(true)?;
-        *self.service.claim() = Some(Service::new(rails, receives, &self.params));
+        *self.service.claim() = Some(Service::new(rails, receives, &self.params)?);
         Ok(())
     }
 

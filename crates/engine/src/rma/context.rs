@@ -6,6 +6,7 @@ use std::collections::HashMap;
 
 use trunkline_fabric::{Access, Completion, Done, LinkId, Rail, Status};
 use trunkline_proto::mutant::Mutant;
+use trunkline_proto::reserve::{OutOfMemory, try_filled};
 use trunkline_proto::rma::Path;
 use trunkline_proto::rma::ledger::Ledger;
 use trunkline_proto::rma::outgoing::Order;
@@ -249,7 +250,7 @@ impl<R: Rail> Context<R> {
         let places = !arrives && rails.iter().all(|rail| rail.caps().placed_writes);
         let order = if write_data { Order::Counted { revert_after: REVERT_AFTER } } else { Order::Completed };
         let mut ledger = Ledger::new(mutant);
-        ledger.grow(0, OPS);
+        ledger.grow(0, OPS)?;
         let names = rails.iter().map(|_| Vec::new()).collect();
         Ok(Self {
             stream,
@@ -269,7 +270,7 @@ impl<R: Rail> Context<R> {
             order,
             inline_max: inline_max.min(COPIED_MAX),
             message_max,
-            batch: vec![NOTHING; batch as usize].into(),
+            batch: try_filled(NOTHING, batch as usize)?,
             answers,
             starves: false,
             turns: 0,
@@ -293,10 +294,14 @@ impl<R: Rail> Context<R> {
     }
 
     /// Copies are kept from now on.
-    pub(super) fn keep_copies(&mut self) {
+    ///
+    /// # Errors
+    /// [`OutOfMemory`].
+    pub(super) fn keep_copies(&mut self) -> Result<(), OutOfMemory> {
         if self.copies.is_empty() && !self.mutant.is("job-keeps-no-copies") {
-            self.copies = vec![0; OPS as usize * self.inline_max as usize];
+            self.copies = try_filled(0, OPS as usize * self.inline_max as usize)?.into_vec();
         }
+        Ok(())
     }
 
     /// Takes what has finished. Whether there was anything. Also with nothing under way: some networks make connections only while

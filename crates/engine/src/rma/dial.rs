@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 
 use trunkline_fabric::{LinkAddress, PassedFd, Rail, Status};
+use trunkline_proto::reserve::try_grow;
 use trunkline_proto::rma::Path;
 use trunkline_proto::rma::incoming::Standing;
 use trunkline_proto::rma::paths::{Stage, Step};
@@ -37,7 +38,13 @@ impl<R: Rail> Context<R> {
         me: Member,
     ) -> Result<Vec<(Word, Option<PassedFd>)>, RmaError> {
         let at = self.peers.len() as u32;
-        let mut peer = Peer::new((member, control), paths, self.stream, self.order, self.mutant);
+        // All memory first: what follows has to be undone.
+        try_grow(&mut self.peers, 1)?;
+        self.ledger.grow(at + 1, 0)?;
+        if paths > 1 {
+            self.keep_copies()?;
+        }
+        let mut peer = Peer::new((member, control), paths, self.stream, self.order, self.mutant)?;
         peer.on_nic = self.native.is_some().then(|| Asked::new(self.stream, self.mutant));
         let mut words = Vec::new();
         for path in (0..paths as u8).filter_map(Path::new) {
@@ -60,12 +67,8 @@ impl<R: Rail> Context<R> {
             names.resize(names.len().max(link.link.0 as usize + 1), None);
             names[link.link.0 as usize] = Path::new(path as u8).map(|path| (at, path));
         }
-        if paths > 1 {
-            self.keep_copies();
-        }
         self.peers.push(peer);
         self.known.insert(member, at);
-        self.ledger.grow(at + 1, 0);
         Ok(words)
     }
 

@@ -1,6 +1,7 @@
 //! What can go wrong with one-sided work.
 
 use trunkline_fabric::{LinkError, OobError, OpenError, RegisterError, Status};
+use trunkline_mem::OutOfMemory;
 use trunkline_proto::id::ProcessId;
 use trunkline_proto::wire::dial::{DialError, Refusal};
 use trunkline_proto::wire::fabric::ChosenFabric;
@@ -29,6 +30,9 @@ pub enum RmaError {
     /// A link could not be made.
     #[error("cannot make a link: {0}")]
     Link(#[from] LinkError),
+    /// The system has no memory for a buffer.
+    #[error("cannot allocate memory: {0}")]
+    Memory(#[from] OutOfMemory),
     /// A control stream could not be made.
     #[error("control stream: {0}")]
     Oob(#[from] OobError),

@@ -9,6 +9,7 @@ use trunkline_fabric::{Caps, Fabric, Host, Rail, RailConfig, RecvOrder};
 use trunkline_proto::id::ProcessId;
 use trunkline_proto::limits::{RMA_STREAMS_MAX, whole_lines};
 use trunkline_proto::mutant::Mutant;
+use trunkline_proto::reserve::try_filled_with;
 use trunkline_proto::rma::atomic::Atomic;
 use trunkline_proto::wire::dial::Card;
 use trunkline_proto::wire::rma::Stream;
@@ -93,7 +94,7 @@ impl<F: Fabric, H: Host> Job<F, H> {
             learned: Mutex::default(),
             desk: Lane::new(Desk::new(streams), mutant),
             service: Lane::new(None, mutant),
-            contexts: std::iter::repeat_with(OnceLock::new).take(RMA_STREAMS_MAX).collect(),
+            contexts: try_filled_with(RMA_STREAMS_MAX, OnceLock::new)?,
             made: Mutex::default(),
             polls: AtomicU64::new(0),
             params,

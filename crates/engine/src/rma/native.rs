@@ -30,7 +30,7 @@ impl Native {
     /// # Errors
     /// [`RegisterError`] names the limit or the system call.
     pub(super) fn new(rail: &impl Rail) -> Result<Self, RegisterError> {
-        let memory = Memory::heap(OPS as usize * ANSWER as usize);
+        let memory = Memory::try_heap(OPS as usize * ANSWER as usize)?;
         Ok(Self { answers: Mr::register(&rail.registrar(), memory, Access::LOCAL)? })
     }
 

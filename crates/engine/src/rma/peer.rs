@@ -6,6 +6,7 @@ use std::collections::VecDeque;
 use trunkline_fabric::LinkId;
 use trunkline_proto::limits::RMA_CALLS_MAX;
 use trunkline_proto::mutant::Mutant;
+use trunkline_proto::reserve::OutOfMemory;
 use trunkline_proto::rma::calls::{Answer, Calls};
 use trunkline_proto::rma::outgoing::{Batch, Order, Outgoing};
 use trunkline_proto::rma::paths::{Paths, Stage};
@@ -128,14 +129,17 @@ pub(super) struct Peer {
 
 impl Peer {
     /// A member that nothing was sent to, and to which so many paths are asked for.
+    ///
+    /// # Errors
+    /// [`OutOfMemory`].
     pub(super) fn new(
         (member, control): (u32, SlotId),
         paths: usize,
         stream: Stream,
         order: Order,
         mutant: Mutant,
-    ) -> Self {
-        Self {
+    ) -> Result<Self, OutOfMemory> {
+        Ok(Self {
             member,
             control,
             links: Vec::with_capacity(paths),
@@ -143,13 +147,13 @@ impl Peer {
             redo: Redo::new(mutant),
             sending: None,
             asks: false,
-            outgoing: Outgoing::new(stream, order, Shape::WIRE, mutant),
+            outgoing: Outgoing::new(stream, order, Shape::WIRE, mutant)?,
             asked: Asked::new(stream, mutant),
             on_nic: None,
             steps: VecDeque::new(),
             lost: None,
             fenced: false,
-        }
+        })
     }
 
     /// Of the paths that carry and have room, the one with the fewest bytes under way.

@@ -2,6 +2,7 @@
 
 use trunkline_fabric::{Access, Bounce, LinkId, Mr, Op, PostError, Rail, RegisterError};
 use trunkline_mem::Memory;
+use trunkline_proto::reserve::try_collect;
 use trunkline_proto::wire::rma::{BYTES_MAX, Message, MessageError};
 
 /// As many as the other end may have messages under way.
@@ -19,9 +20,10 @@ impl Receives {
     /// # Errors
     /// [`RegisterError`] names the limit or the system call.
     pub(super) fn new(rail: &impl Rail, count: u32) -> Result<Self, RegisterError> {
-        let memory = Memory::heap(BYTES_MAX * count as usize);
+        let memory = Memory::try_heap(BYTES_MAX.saturating_mul(count as usize))?;
+        let due = try_collect((0..count).rev())?;
         let mr = Mr::register(&rail.registrar(), memory, Access::LOCAL)?;
-        Ok(Self { mr, count, due: (0..count).rev().collect() })
+        Ok(Self { mr, count, due })
     }
 
     /// Posts all that are not posted. False if the NIC has no room now: then it is to be called again. A link that is in error

@@ -11,6 +11,7 @@ use trunkline_fabric::{
 };
 use trunkline_proto::limits::{LINKS_MAX as PATHS_MAX, RMA_HEAPS_TOLD_MAX};
 use trunkline_proto::mutant::Mutant;
+use trunkline_proto::reserve::{OutOfMemory, try_filled};
 use trunkline_proto::rma::inbox::{Inbox, Took};
 use trunkline_proto::rma::incoming::MakeUp;
 use trunkline_proto::rma::served::{Served, Service as Answer};
@@ -121,13 +122,13 @@ impl<R: Rail> Service<R> {
         rails: Vec<R>,
         receives: u32,
         &Params { mutant, progress_batch: batch, .. }: &Params,
-    ) -> Self {
+    ) -> Result<Self, OutOfMemory> {
         let names = rails.iter().map(|_| Vec::new()).collect();
         let (links, members) = (Slots::new(LINKS_MAX), HashMap::new());
         let (starves, stirred) = (false, 0);
         let (heaps, leaving, words) = (Vec::new(), Vec::new(), Vec::new());
-        let batch = vec![NOTHING; batch as usize].into();
-        Self {
+        let batch = try_filled(NOTHING, batch as usize)?;
+        Ok(Self {
             rails,
             heaps,
             links,
@@ -140,7 +141,7 @@ impl<R: Rail> Service<R> {
             stirred,
             batch,
             mutant,
-        }
+        })
     }
 
     /// Its rails.
@@ -189,6 +190,11 @@ impl<R: Rail> Service<R> {
             Some(serving) if !known(&serving) => self.forget(member, stream),
             Some(_) | None => {}
         }
+        // Memory first: a link has to be undone.
+        let inbox = || Inbox::new(Shape::WIRE, self.mutant);
+        let known =
+            self.members.entry(member).or_insert_with(|| Member { inbox: inbox(), streams: HashMap::new() });
+        known.inbox.grow(stream).map_err(LinkError::from)?;
         let at = path.index() % self.rails.len();
         let rail = &mut self.rails[at];
         let link = rail.create()?;
@@ -230,7 +236,6 @@ impl<R: Rail> Service<R> {
         let inbox = || Inbox::new(Shape::WIRE, self.mutant);
         let known =
             self.members.entry(member).or_insert_with(|| Member { inbox: inbox(), streams: HashMap::new() });
-        known.inbox.grow(stream);
         let new = || Serving { control, served: Served::new(self.mutant), links: [None; PATHS_MAX] };
         known.streams.entry(stream).or_insert_with(new).links[path.index()] = Some(served);
         let told = |heap: &Option<Heap>| heap.as_ref().and_then(|heap| heap.told(at)).unwrap_or(Heap::NONE);

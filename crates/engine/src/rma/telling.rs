@@ -2,6 +2,7 @@
 //! where a quiet answers for all. Used by the executor of device queues.
 
 use trunkline_fabric::{Fabric, Host, Rail, Status};
+use trunkline_proto::reserve::{OutOfMemory, try_filled, try_vec};
 use trunkline_proto::rma::atomic::Atomic;
 use trunkline_proto::slots::SlotId;
 use trunkline_proto::wire::dial::Word as Say;
@@ -63,9 +64,12 @@ pub(super) struct Telling {
 
 impl Telling {
     /// For all that may be under way.
-    pub(super) fn new() -> Self {
-        let ended = Vec::with_capacity(OPS as usize);
-        Self { by_slot: vec![0; OPS as usize].into(), begins: 0, ended }
+    ///
+    /// # Errors
+    /// [`OutOfMemory`].
+    pub(super) fn new() -> Result<Self, OutOfMemory> {
+        let ended = try_vec(OPS as usize)?;
+        Ok(Self { by_slot: try_filled(0, OPS as usize)?, begins: 0, ended })
     }
 
     /// An operation has begun.
@@ -117,9 +121,10 @@ impl<F: Fabric, H: Host> Job<F, H> {
     /// # Errors
     /// As [`Job::context`].
     pub fn telling_context(&self) -> Result<ContextId, RmaError> {
+        let telling = Telling::new()?;
         let id = self.context()?;
         if let Some(context) = self.place(id)?.claim().as_mut() {
-            context.telling = Some(Telling::new());
+            context.telling = Some(telling);
         }
         Ok(id)
     }

@@ -7,6 +7,7 @@ use trunkline_mem::Shared;
 use trunkline_mem::gpu::FreeCount;
 use trunkline_mem::ipc::{Cause, IpcMemory};
 use trunkline_proto::mutant::Mutant;
+use trunkline_proto::reserve::{OutOfMemory, try_grow};
 use trunkline_proto::slots::{SlotId, Slots};
 use trunkline_proto::tagged::{Choice, Matcher};
 use trunkline_proto::time::{Duration, Instant};
@@ -82,6 +83,9 @@ pub enum NoEndpoint {
     /// The memory that its messages would come to.
     #[error("no memory for an inbox: {0}")]
     Inbox(#[from] Cause),
+    /// The system has no memory for its tables.
+    #[error("cannot allocate memory: {0}")]
+    Memory(#[from] OutOfMemory),
     /// The node does not take it.
     #[error(transparent)]
     Join(#[from] JoinError),
@@ -166,6 +170,9 @@ impl<M: IpcMemory, S: OobStream> Endpoint<M, S> {
     /// # Errors
     /// [`NoEndpoint`].
     pub fn join(&mut self, stream: S) -> Result<PeerId, NoEndpoint> {
+        // Memory first: the stream is given back with the error.
+        try_grow(&mut self.peers, 1)?;
+        self.matcher.grow(self.peers.len() + 1)?;
         let shared = Shared::new("trunkline.inbox", self.inbox.bytes() as usize)?;
         let file = shared.descriptor()?;
         let neighbour = self.node.join(stream)?;
@@ -186,7 +193,6 @@ impl<M: IpcMemory, S: OobStream> Endpoint<M, S> {
             pins,
             learned: None,
         });
-        self.matcher.grow(self.peers.len());
         Ok(id)
     }
 

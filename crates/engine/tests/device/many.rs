@@ -81,7 +81,7 @@ fn a_counter_that_eight_peers_share_is_the_sum() {
         let ranks = ranks(8, way);
         let rank = &ranks[0];
         let counter = Slots16 { at: rank.at(0, SLOTS) }.add(0, 1);
-        let channels_words = Words::heap(4096);
+        let channels_words = Words::try_heap(4096).unwrap();
         let lanes: Vec<_> =
             (1..8).map(|_| Lane::new(rank.queues.queue(16).unwrap(), rank.queues.finder())).collect();
         let rounds = 20;
@@ -127,7 +127,7 @@ fn flushes_and_resets_at_once_lose_nothing() {
     for way in [SHM, NEAR] {
         let ranks = ranks(2, way);
         let rank = &ranks[0];
-        let words = Words::heap(256);
+        let words = Words::try_heap(256).unwrap();
         let queue = rank.queues.queue(16).unwrap();
         let channel = Channel::create(words.clone(), 0, &[0], planted()).unwrap();
         // The base of the slot lies beside it.

@@ -106,19 +106,42 @@ impl Pair {
 fn messages_of_private_memory_are_copied_once_and_weigh_nothing() {
     let mut pair = Pair::new();
     for round in 0..3 {
-        let (source, mut target) = (pattern(LEN, round), vec![0_u8; LEN]);
-        // SAFETY: both outlive the messages, and nobody refers to their bytes meanwhile.
-        let own = |at: usize| Buffer::from(unsafe { Memory::from_raw(at, LEN, Kind::Host) });
-        let into = own(target.as_mut_ptr().expose_provenance());
-        let received = pair.receiver.receive(Some(pair.from), (1, ALL), into).unwrap();
-        let sent = pair.send(&own(source.as_ptr().expose_provenance()));
+        let (source, target) = (Memory::heap(LEN), Memory::heap(LEN));
+        source.write(0, &pattern(LEN, round)).unwrap();
+        let received = pair.receiver.receive(Some(pair.from), (1, ALL), target.clone().into()).unwrap();
+        let sent = pair.send(&source.into());
         assert!(pair.received(received).is_ok() && pair.sent(sent).is_ok());
-        assert!(target == source, "round {round}");
+        let mut bytes = vec![0; LEN];
+        target.read(0, &mut bytes).unwrap();
+        assert!(bytes == pattern(LEN, round), "round {round}");
     }
     let (sender, receiver) = (pair.sender.counts(), pair.receiver.counts());
     assert_eq!((receiver.mapped, sender.staged, sender.fallbacks), (3, 0, 0));
     let usage = pair.sender.node().exporter().usage();
     assert_eq!((usage.live.entries, usage.live.bytes), (1, 0));
+}
+
+/// A node of this process is reached in heaps alone: other bytes that a program lends by their address are staged, by each method.
+#[test]
+fn messages_of_lent_bytes_in_one_process_are_staged() {
+    for choice in
+        [Method::Pull, Method::Turns, Method::Stage].map(Choice::Fixed).into_iter().chain([Choice::Learned])
+    {
+        let mut pair = Pair::new();
+        pair.sender.choose(choice);
+        for round in 0..3 {
+            let (source, mut target) = (pattern(LEN, round), vec![0_u8; LEN]);
+            // SAFETY: both outlive the messages, and nobody refers to their bytes meanwhile.
+            let own = |at: usize| Buffer::from(unsafe { Memory::from_raw(at, LEN, Kind::Host) });
+            let into = own(target.as_mut_ptr().expose_provenance());
+            let received = pair.receiver.receive(Some(pair.from), (1, ALL), into).unwrap();
+            let sent = pair.send(&own(source.as_ptr().expose_provenance()));
+            assert!(pair.received(received).is_ok() && pair.sent(sent).is_ok());
+            assert!(target == source, "{choice:?}, round {round}");
+        }
+        let (sender, receiver) = (pair.sender.counts(), pair.receiver.counts());
+        assert_eq!((receiver.mapped, sender.mapped, sender.staged), (0, 0, 3), "{choice:?}");
+    }
 }
 
 /// An address says nothing of memory that may be freed, or be what a reference names, while a peer writes there.

@@ -1,7 +1,7 @@
 //! Cases: what a write with immediate does to posted receives, in the way that the NIC says it does
 //! ([`Caps::immediate_takes_receive`](crate::Caps::immediate_takes_receive)).
 
-use super::pair::{Ends, Region, Seen, Setup, default_config};
+use super::pair::{Ends, Region, Seen, Setup, add, default_config};
 use crate::{Access, Completion, Done, Links, Op, PostError, Rail, RailConfig, Source, Status};
 
 /// How long what was flushed may take to a peer on the same host.
@@ -40,8 +40,8 @@ pub fn immediates_leave_the_receives_posted<S: Setup>(setup: &S) {
             (0..MANY).for_each(|imm| tell(&mut ends, &into, imm, &mut seen));
             let missing = MANY as usize - seen.b.len();
             let rest = ends.until(|rest| rest.b.len() >= missing);
-            seen.a.extend(rest.a);
-            seen.b.extend(rest.b);
+            add(&mut seen.a, rest.a.into_iter());
+            add(&mut seen.b, rest.b.into_iter());
             assert_eq!(told(&seen), (0..MANY).collect::<Vec<_>>(), "round {round}");
             let full = ends.b.post(ends.at_b, 9, Op::Recv { into: into.extent(0, 8) }, true);
             assert_eq!(full, Err(PostError::Busy), "none of them has ended");

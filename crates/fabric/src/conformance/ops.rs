@@ -1,6 +1,6 @@
 //! Cases: what each operation does when all is well.
 
-use super::pair::{Region, Seen, Setup, default_config, pattern};
+use super::pair::{Region, Seen, Setup, default_config, pattern, zeros};
 use crate::{Access, Caps, Done, Match, Op, Purpose, Rail, Source, Status};
 
 /// Sizes around every boundary that a fabric may have.
@@ -89,7 +89,7 @@ pub fn writes_land_at_every_size<S: Setup>(setup: &S) {
     from.fill(4);
     for len in SIZES {
         for shift in [0, 3] {
-            into.memory.write(0, &vec![0; len + 64]).unwrap_or_else(|e| panic!("clear: {e}"));
+            into.memory.write(0, &zeros(len + 64)).unwrap_or_else(|e| panic!("clear: {e}"));
             let source = Source::Region(from.extent(shift, len as u64));
             ends.on_a(7, Op::Write { from: source, to: into.remote(8 + shift), imm: None });
             let seen = ends.expect(1, 0);

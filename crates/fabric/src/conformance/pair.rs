@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use trunkline_mem::Memory;
+use trunkline_proto::reserve::{try_filled, try_grow};
 use trunkline_proto::time::Duration as Span;
 
 use crate::{
@@ -94,7 +95,7 @@ impl Region {
 
     /// The same, for a purpose.
     pub fn with<R: Rail>(rail: &R, len: usize, access: Access, purpose: Purpose) -> Self {
-        let memory = Memory::heap(len);
+        let memory = Memory::try_heap(len).unwrap_or_else(|e| panic!("allocate: {e}"));
         let registrar = rail.registrar();
         let keys = registrar.register(&memory, access, purpose).unwrap_or_else(|e| panic!("register: {e}"));
         Self { memory, keys, purpose, registrar }
@@ -136,14 +137,17 @@ impl Region {
 
     /// Fills it with bytes that depend on `seed` and the place.
     pub fn fill(&self, seed: u64) {
-        let bytes: Vec<u8> = (0..self.memory.len() as u64).map(|at| pattern(seed, at)).collect();
+        let mut bytes = zeros(self.memory.len());
+        for (at, byte) in (0..).zip(&mut bytes) {
+            *byte = pattern(seed, at);
+        }
         self.memory.write(0, &bytes).unwrap_or_else(|e| panic!("fill: {e}"));
     }
 
     /// Copies bytes out.
     #[must_use]
     pub fn bytes(&self, offset: u64, len: usize) -> Vec<u8> {
-        let mut out = vec![0; len];
+        let mut out = zeros(len);
         self.memory.read(offset, &mut out).unwrap_or_else(|e| panic!("read: {e}"));
         out
     }
@@ -152,6 +156,12 @@ impl Region {
     pub fn assert_untouched(&self) {
         assert!(self.bytes(0, self.memory.len()).iter().all(|byte| *byte == 0), "bytes were touched");
     }
+}
+
+/// So many zeros. The suite is also run where memory is refused, which it tells by a panic like any other error.
+pub(super) fn zeros(len: usize) -> Vec<u8> {
+    let zeros = try_filled(0, len);
+    zeros.unwrap_or_else(|e| panic!("allocate: {e}")).into_vec()
 }
 
 /// The byte of a pattern at a place.
@@ -170,14 +180,21 @@ pub struct Seen {
     pub b: Vec<Completion>,
 }
 
-/// What one poll gives, without the receives that were lent.
-fn taken(rail: &mut impl Rail) -> impl Iterator<Item = Completion> {
+/// Adds to a list. Where memory is refused the suite says so by a panic like any other error.
+pub(super) fn add(list: &mut Vec<Completion>, more: impl ExactSizeIterator<Item = Completion>) {
+    try_grow(list, more.len()).unwrap_or_else(|e| panic!("allocate: {e}"));
+    list.extend(more);
+}
+
+/// Adds to a list what one poll gives, without the receives that were lent.
+fn take(list: &mut Vec<Completion>, rail: &mut impl Rail) {
     let nothing =
         Completion { wr_id: 0, link: LinkId(0), done: Done::Posted, status: Status::Ok, imm: None, len: 0 };
     let mut out = [nothing; 7];
     let count = rail.poll(&mut out);
     let own = |one: &Completion| one.done != Done::Received || one.wr_id & !0xffff != LENT;
-    out.into_iter().take(count).filter(own)
+    try_grow(list, count).unwrap_or_else(|e| panic!("allocate: {e}"));
+    list.extend(out.into_iter().take(count).filter(own));
 }
 
 impl<R: Rail> Ends<R> {
@@ -220,14 +237,14 @@ impl<R: Rail> Ends<R> {
     pub fn poll(&mut self, seen: &mut Seen) {
         self.a.flush();
         self.b.flush();
-        seen.a.extend(taken(&mut self.a));
-        seen.b.extend(taken(&mut self.b));
+        take(&mut seen.a, &mut self.a);
+        take(&mut seen.b, &mut self.b);
     }
 
     /// Polls `a` once.
     pub fn poll_a(&mut self, seen: &mut Seen) {
         self.a.flush();
-        seen.a.extend(taken(&mut self.a));
+        take(&mut seen.a, &mut self.a);
     }
 
     /// Polls both sides until `enough`.
@@ -247,10 +264,10 @@ impl<R: Rail> Ends<R> {
         self.a.flush();
         while seen.a.is_empty() {
             for _ in 0..100 {
-                seen.a.extend(taken(&mut self.a));
+                take(&mut seen.a, &mut self.a);
             }
             if seen.a.is_empty() {
-                seen.b.extend(taken(&mut self.b));
+                take(&mut seen.b, &mut self.b);
             }
             assert!(started.elapsed() < LIMIT, "nothing came");
         }

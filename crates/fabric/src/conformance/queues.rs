@@ -1,6 +1,6 @@
 //! Cases: queues, their limits, and the life of links.
 
-use super::pair::{LIMIT, Region, Seen, Setup, default_config};
+use super::pair::{LIMIT, Region, Seen, Setup, default_config, zeros};
 use crate::{Access, DeregisterError, Done, Links, Op, PostError, Purpose, Rail, RailConfig, Source, Status};
 
 /// How long what was flushed may take to a peer on the same host.
@@ -122,7 +122,9 @@ pub fn memory_that_is_given_back_is_free<S: Setup>(setup: &S) {
             assert!(started.elapsed() < LIMIT, "{back:?}: it is never given back");
             ends.poll(&mut seen);
         }
-        from.memory.write(0, &vec![0xdd; LEN]).unwrap_or_else(|e| panic!("write: {e}"));
+        let mut bytes = zeros(LEN);
+        bytes.fill(0xdd);
+        from.memory.write(0, &bytes).unwrap_or_else(|e| panic!("write: {e}"));
         ends.settle(&mut seen);
         assert!(!into.bytes(0, LEN).contains(&0xdd), "{back:?}, {polls} polls");
     }

@@ -1,6 +1,7 @@
 //! Matched operations that their owner takes back before they meet their other half, and those that do not fit it.
 
 use super::ops::land;
+use super::pair::add;
 use super::{Ends, Region, Seen, Setup, default_config};
 use crate::{Access, Completion, Done, Match, Op, Rail, Source, Status};
 
@@ -72,8 +73,8 @@ pub fn matched_receives_are_taken_back_under_sends<S: Setup>(setup: &S) {
         let waits = ends.a.take_back(ends.at_a, 2);
         let (a, b) = (1 + usize::from(!waits) - seen.a.len(), 1 - seen.b.len());
         let rest = ends.expect(a, b);
-        seen.a.extend(rest.a);
-        seen.b.extend(rest.b);
+        add(&mut seen.a, rest.a.into_iter());
+        add(&mut seen.b, rest.b.into_iter());
         let sent = seen.a.iter().any(|one| (one.wr_id, one.status) == (2, Status::Ok));
         assert_eq!((sent, seen.a.len()), (!waits, 1 + usize::from(!waits)), "{:?}", seen.a);
         let got: Vec<_> = seen.b.iter().map(|one| (one.wr_id, one.done, one.status)).collect();

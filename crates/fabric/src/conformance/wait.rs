@@ -2,6 +2,8 @@
 
 use std::time::Instant;
 
+use trunkline_proto::reserve::try_filled;
+
 use super::pair::{Ends, LIMIT, Region, Seen, Setup, default_config};
 use crate::{
     Access, Completion, Cq, CqId, Done, LinkAddress, LinkId, Links, Match, Op, PostError, Rail, RailConfig,
@@ -42,7 +44,7 @@ fn with<S: Setup>(setup: &S, config: &RailConfig) -> Option<Company<S::Rail>> {
 fn poll_some<R: Rail>(rail: &mut R, most: usize) -> Vec<Completion> {
     let nothing =
         Completion { wr_id: 0, link: LinkId(0), done: Done::Posted, status: Status::Ok, imm: None, len: 0 };
-    let mut out = vec![nothing; most];
+    let mut out = try_filled(nothing, most).unwrap_or_else(|e| panic!("allocate: {e}")).into_vec();
     rail.flush();
     let count = rail.poll(&mut out);
     out.truncate(count);

@@ -3,6 +3,7 @@
 use std::io;
 
 use super::{AllocationId, HandleError, Mapped};
+use crate::OutOfMemory;
 use crate::gpu::{CallError, Missing};
 
 /// What a system or a driver said.
@@ -231,6 +232,9 @@ pub enum CopyError {
     /// As many copies are under way as may be; nothing was begun. Ask again.
     #[error("as many copies are under way as may be")]
     Busy,
+    /// The system has no memory for the bytes on their way.
+    #[error("cannot allocate memory for a copy: {0}")]
+    Memory(#[from] OutOfMemory),
     /// It is not open here.
     #[error("it is not open here")]
     Closed,

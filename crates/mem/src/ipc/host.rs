@@ -12,7 +12,7 @@ use super::window::{Window, granules};
 use super::{
     Allocation, AllocationId, At, Caps, Export, Handle, HandleError, IpcMemory, Mapped, Passing, To, planted,
 };
-use crate::Memory;
+use crate::{Memory, OutOfMemory};
 
 /// What a peer is told who opens without the descriptor, or with another one.
 const MISSING: &str = "memory of the host is opened by its descriptor, which did not come along";
@@ -45,6 +45,9 @@ pub enum HostError {
     /// No allocation has that size.
     #[error("{0} bytes cannot be allocated")]
     Size(usize),
+    /// The system has no memory for it.
+    #[error("cannot allocate memory: {0}")]
+    Memory(#[from] OutOfMemory),
     /// No allocation begins there.
     #[error("no allocation begins at {addr:#x}")]
     Unknown {

@@ -4,6 +4,8 @@
 use std::fmt;
 use std::os::fd::OwnedFd;
 
+use trunkline_proto::reserve::try_filled;
+
 use super::{
     At, CloseError, CopyBatch, CopyError, Export, ExportError, FindError, Handle, Mapped, NotClosed,
     OpenError, Passing, StagePin, To,
@@ -165,7 +167,7 @@ pub trait IpcMemory: fmt::Debug + Send + Sync {
     /// # Errors
     /// As [`IpcMemory::write`].
     fn fill(&self, to: At<'_>, from: &Memory, offset: u64, len: usize) -> Result<(), CopyError> {
-        let mut bytes = vec![0; len.min(STEP)];
+        let mut bytes = try_filled(0, len.min(STEP))?;
         let mut done = 0;
         while done < len {
             let part_len = (len - done).min(STEP);
@@ -238,7 +240,7 @@ pub(super) fn copy_in_steps<M: IpcMemory + ?Sized>(
     to: To<'_>,
     len: usize,
 ) -> Result<(), CopyError> {
-    let mut bytes = vec![0; len.min(STEP)];
+    let mut bytes = try_filled(0, len.min(STEP))?;
     let mut done = 0;
     while done < len {
         let part_len = (len - done).min(STEP);

@@ -18,6 +18,7 @@ use super::{
     Allocation, AllocationId, At, Caps, CloseError, Export, Handle, HandleError, HostError, IpcMemory,
     Mapped, Passing, To, planted,
 };
+use crate::memory::{HeldHeaps, hold_heap};
 use crate::shared_copy::copy_shared;
 use crate::{Kind, Memory};
 
@@ -57,6 +58,8 @@ struct Peer {
     pid: libc::pid_t,
     addr: usize,
     proof: u64,
+    /// It is in this process, whose other bytes may be what a reference of safe code names: it is reached in its heaps alone.
+    is_here: bool,
 }
 
 /// Bytes of one system call; it moves less than 2 GiB.
@@ -78,13 +81,12 @@ impl Private {
     /// is a [`Memory`].
     ///
     /// # Errors
-    /// [`HostError::Size`].
+    /// [`HostError::Size`], [`HostError::Memory`].
     pub fn alloc(&self, len: usize) -> Result<usize, HostError> {
-        // What cannot be had is told; `Memory::heap` would end the process.
-        if len == 0 || Vec::<u8>::new().try_reserve_exact(len).is_err() {
+        if len == 0 {
             return Err(HostError::Size(len));
         }
-        Ok(self.admit(Memory::heap(len)))
+        Ok(self.admit(Memory::try_heap(len)?))
     }
 
     /// Has copies by address reach memory that the program made, too, until [`Private::free`]; its address.
@@ -129,7 +131,7 @@ impl Private {
 
     /// A handle's words for it: its number, and where and what its proof is.
     pub(super) fn words(&self) -> [u64; 3] {
-        let Peer { pid, addr, proof } = self.this();
+        let Peer { pid, addr, proof, .. } = self.this();
         [u64::from(pid.unsigned_abs()), addr as u64, proof]
     }
 
@@ -166,7 +168,7 @@ impl Private {
 
     fn this(&self) -> Peer {
         let pid = rustix::process::getpid().as_raw_nonzero().get();
-        Peer { pid, addr: self.proof_at(), proof: *self.proof }
+        Peer { pid, addr: self.proof_at(), proof: *self.proof, is_here: false }
     }
 
     fn proof_at(&self) -> usize {
@@ -181,6 +183,17 @@ impl Drop for Private {
 }
 
 impl Peer {
+    /// Has the bytes stay while the answer lives, where they are in this process.
+    ///
+    /// # Errors
+    /// [`CopyError::Outside`], if they are not all in one heap that was allocated here.
+    fn hold(&self, addr: usize, len: usize) -> Result<Option<HeldHeaps>, CopyError> {
+        if !self.is_here || len == 0 || planted("mem-private-reaches-all-of-itself") {
+            return Ok(None);
+        }
+        hold_heap(addr, len).map(Some).ok_or(CopyError::Outside { at: addr as u64, len })
+    }
+
     /// Reads bytes of it, and its proof with them.
     fn read(&self, out: &mut [u8], from: usize) -> Result<(), CopyError> {
         // SAFETY: an exclusive borrow of so many bytes.
@@ -192,6 +205,7 @@ impl Peer {
     /// # Safety
     /// What is at the address may be written, or nothing is there, which the kernel says.
     unsafe fn pull(&self, to: usize, from: usize, len: usize) -> Result<(), CopyError> {
+        let _held = self.hold(from, len)?;
         let mut done = 0;
         loop {
             let part_len = (len - done).min(PART);
@@ -216,6 +230,7 @@ impl Peer {
 
     /// Writes bytes that are here to it, once it has proved to be that process. The kernel reads them, and says so where nothing is.
     fn push(&self, from: usize, to: usize, len: usize) -> Result<(), CopyError> {
+        let _held = self.hold(to, len)?;
         self.read(&mut [], to)?;
         let mut done = 0;
         while done < len {
@@ -306,13 +321,12 @@ impl IpcMemory for Private {
         let pid = libc::pid_t::try_from(pid).ok().filter(|pid| *pid > 0);
         let pid = pid.ok_or(HandleError::Value("process"))?;
         let addr = usize::try_from(addr).map_err(|_| HandleError::Value("address"))?;
-        let foreign = process::is_this(pid)
-            && !process::is_own(addr, proof)
-            && !planted("mem-private-writes-to-itself");
+        let is_here = process::is_this(pid);
+        let foreign = is_here && !process::is_own(addr, proof) && !planted("mem-private-writes-to-itself");
         if proof == *self.proof || foreign {
             return Err(OpenError::Own);
         }
-        let peer = Peer { pid, addr, proof };
+        let peer = Peer { pid, addr, proof, is_here };
         match peer.read(&mut [], addr) {
             Ok(()) => {}
             Err(CopyError::Refused(cause)) => return Err(OpenError::Refused { cause, remedy: REMEDY }),
@@ -533,6 +547,42 @@ mod tests {
         assert!(own.holds(block, 64));
         own.free(block).unwrap();
         outside(own.write(At::Own(block), &[1; 64]));
+    }
+
+    /// Two nodes of one process are no way round that.
+    #[test]
+    fn a_node_of_this_process_is_reached_in_its_heaps_alone() {
+        let (own, other, mapped) = both();
+        let (block, heap) = (other.alloc(64).unwrap(), Memory::heap(64));
+        let bytes = [7_u8; 64];
+        let foreign = bytes.as_ptr().expose_provenance();
+        let end = block + 4096 - 32;
+        for addr in [foreign, end] {
+            let (at, to) = (At::Open(&mapped, addr as u64), To::Open(&mapped, addr as u64));
+            let mut got = [1; 64];
+            let all = [
+                own.read(at, &mut got),
+                own.write(at, &[1; 64]),
+                own.copy(at, To::Memory(&heap, 0), 64),
+                own.copy(At::Open(&mapped, block as u64), to, 64),
+                own.fill(at, &heap, 0, 64),
+            ];
+            for (number, result) in all.into_iter().enumerate() {
+                assert!(matches!(result, Err(CopyError::Outside { .. })), "{number}: {result:?}");
+            }
+            assert_eq!(got, [1; 64], "nothing was read");
+        }
+        assert_eq!(bytes, [7; 64]);
+        // What the program holds as a `Memory` is reached, in a block or in none, until it is freed.
+        for addr in [block, heap.addr()] {
+            own.write(At::Open(&mapped, addr as u64), &[5; 64]).unwrap();
+            let mut got = [0; 64];
+            own.read(At::Open(&mapped, addr as u64), &mut got).unwrap();
+            assert_eq!(got, [5; 64]);
+        }
+        other.free(block).unwrap();
+        let freed = own.write(At::Open(&mapped, block as u64), &[1; 64]);
+        assert!(matches!(freed, Err(CopyError::Outside { .. })), "{freed:?}");
     }
 
     #[test]

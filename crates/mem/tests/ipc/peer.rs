@@ -564,7 +564,7 @@ impl Server {
                     0 => memory.copy(At::Open(open, d), To::Own(own), len),
                     1 => memory.copy(At::Own(own), To::Open(open, d), len),
                     _ => {
-                        let heap = Memory::heap(len);
+                        let heap = Memory::try_heap(len).unwrap();
                         memory.copy(At::Own(own), To::Memory(&heap, 0), len).map_err(text)?;
                         memory.fill(At::Open(open, d), &heap, 0, len)
                     }
@@ -589,7 +589,7 @@ impl Server {
                 reply(&[batch.map_or(0, |CopyBatch(number)| number)])
             }
             Op::Pin => {
-                let heap = Memory::heap(a as usize);
+                let heap = Memory::try_heap(a as usize).unwrap();
                 let mut told = Vec::new();
                 let library = stub::library_of(&self.kind).unwrap();
                 for pinned in [self.subject.memory().pin(&heap), None] {
@@ -665,7 +665,7 @@ impl Server {
         }
         let mut found = vec![0x55; expected.len()];
         memory.read(at, &mut found).map_err(text)?;
-        let copy = Memory::heap(found.len());
+        let copy = Memory::try_heap(found.len()).unwrap();
         memory.copy(at, To::Memory(&copy, 0), found.len()).map_err(text)?;
         let mut copied = vec![0xaa; found.len()];
         copy.read(0, &mut copied).unwrap();

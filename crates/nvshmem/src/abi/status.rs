@@ -17,7 +17,9 @@ impl CallError {
             | Self::Atomic { .. }
             | Self::Word(_)
             | Self::Rma(RmaError::Argument(_)) => StatusCode::INVALID_VALUE,
-            Self::Full(_) | Self::Rma(RmaError::Exhausted { .. }) => StatusCode::OUT_OF_MEMORY,
+            Self::Full(_) | Self::Memory(_) | Self::Rma(RmaError::Exhausted { .. } | RmaError::Memory(_)) => {
+                StatusCode::OUT_OF_MEMORY
+            }
             Self::Unsupported(_) | Self::NoWay { .. } => StatusCode::NOT_SUPPORTED,
             Self::NotConnected
             | Self::Connected

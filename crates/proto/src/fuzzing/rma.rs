@@ -49,9 +49,10 @@ struct Ends {
 pub(super) fn hostile(bytes: &[u8]) {
     let (Some(shape), Some(stream)) = (Shape::new(4, 8, 2), Stream::new(0)) else { return };
     let order = Order::Counted { revert_after: 3 };
+    let Ok(out) = Outgoing::new(stream, order, shape, Mutant::NONE) else { return };
     let mut ends = Ends {
         inbox: Inbox::new(shape, Mutant::NONE),
-        out: Outgoing::new(stream, order, shape, Mutant::NONE),
+        out,
         calls: Calls::new(stream, Mutant::NONE),
         served: Served::new(Mutant::NONE),
         stream,
@@ -114,7 +115,7 @@ impl Ends {
 
     fn took(&mut self, tell: impl Fn(&mut Self) -> Result<Took, Fault>) -> Result<(), Fault> {
         if let Took::Unknown(stream) = tell(self)? {
-            self.inbox.grow(stream);
+            let _ = self.inbox.grow(stream);
             assert!(!matches!(tell(self)?, Took::Unknown(_)));
         }
         Ok(())

@@ -16,6 +16,7 @@ use core::cmp::{Ordering, Reverse};
 pub use span::{END_MAX, Page, Span};
 
 use crate::mutant::Mutant;
+use crate::reserve::{OutOfMemory, try_grow};
 
 /// No node.
 const NONE: u32 = u32::MAX;
@@ -59,8 +60,12 @@ impl<G: Copy + Ord, V: Copy> Intervals<G, V> {
     }
 
     /// Allocates what so many spans take, so that until there are more nothing is allocated.
-    pub fn reserve(&mut self, spans: usize) {
-        self.nodes.reserve(spans.saturating_sub(self.nodes.len()));
+    ///
+    /// # Errors
+    /// [`OutOfMemory`].
+    pub fn reserve(&mut self, spans: usize) -> Result<(), OutOfMemory> {
+        let more = spans.saturating_sub(self.nodes.len());
+        try_grow(&mut self.nodes, more)
     }
 
     /// Spans that nothing has to be allocated for.

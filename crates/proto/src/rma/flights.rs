@@ -4,6 +4,7 @@
 
 use alloc::vec::Vec;
 
+use crate::reserve::{OutOfMemory, try_grow};
 use crate::slots::SlotId;
 
 /// The end of the list of free places.
@@ -33,14 +34,18 @@ impl<T> Flights<T> {
     }
 
     /// Makes room for `more` operations. Allocates.
-    pub fn grow(&mut self, more: u32) {
+    ///
+    /// # Errors
+    /// [`OutOfMemory`]; there is as much room as before.
+    pub fn grow(&mut self, more: u32) -> Result<(), OutOfMemory> {
         let from = self.entries.len() as u32;
         let until = from.saturating_add(more);
-        self.entries.reserve_exact((until - from) as usize);
+        try_grow(&mut self.entries, (until - from) as usize)?;
         for at in from..until {
             self.entries.push(Entry { generation: 1, next: self.free, note: None });
             self.free = at;
         }
+        Ok(())
     }
 
     /// Whether there is room for one more.
@@ -134,7 +139,7 @@ mod tests {
     fn a_name_ends_once() {
         let mut flights = Flights::new();
         assert_eq!(flights.begin('x'), Err('x'), "no room before it was grown");
-        flights.grow(2);
+        flights.grow(2).unwrap();
         let [one, two] = ['a', 'b'].map(|note| flights.begin(note).unwrap());
         assert!(!flights.has_room());
         assert_eq!(flights.begin('c'), Err('c'));
@@ -143,7 +148,7 @@ mod tests {
         let three = flights.begin('d').unwrap();
         assert_eq!((three.slot, flights.end(one)), (one.slot, None), "the place has another name");
         assert_eq!(flights.iter().count(), 2);
-        flights.grow(1);
+        flights.grow(1).unwrap();
         assert!(flights.has_room());
         assert_eq!((flights.end(two), flights.end(three), flights.len()), (Some('b'), Some('d'), 0));
     }

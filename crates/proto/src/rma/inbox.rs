@@ -5,6 +5,7 @@ use alloc::vec::Vec;
 
 use crate::limits::RMA_STREAMS_MAX;
 use crate::mutant::Mutant;
+use crate::reserve::{OutOfMemory, try_grow};
 use crate::rma::incoming::{Arrival, Incoming, MakeUp, Standing};
 use crate::rma::shape::Shape;
 use crate::rma::{Fault, Path};
@@ -63,13 +64,20 @@ impl Inbox {
     }
 
     /// Makes room for a stream, if there is none yet. Allocates; at most for [`RMA_STREAMS_MAX`] streams.
-    pub fn grow(&mut self, stream: Stream) {
+    ///
+    /// # Errors
+    /// [`OutOfMemory`].
+    pub fn grow(&mut self, stream: Stream) -> Result<(), OutOfMemory> {
         let at = stream.index();
         if at >= self.streams.len() {
+            let more = at + 1 - self.streams.len();
+            try_grow(&mut self.streams, more)?;
             self.streams.resize_with(at + 1, || None);
         }
-        let (shape, mutant) = (self.shape, self.mutant);
-        self.streams[at].get_or_insert_with(|| Incoming::new(shape, mutant));
+        if self.streams[at].is_none() {
+            self.streams[at] = Some(Incoming::new(self.shape, self.mutant)?);
+        }
+        Ok(())
     }
 
     #[inline]
@@ -85,7 +93,7 @@ impl Inbox {
     pub fn on_write(&mut self, imm: u32, path: Path) -> Result<Took, Fault> {
         let counted = Counted::from_bits(imm).ok_or(Fault::Immediate(imm))?;
         if self.mutant.is("rma-arrivals-make-room") {
-            self.grow(counted.stream());
+            let _ = self.grow(counted.stream());
         }
         let Some(stream) = self.stream(counted.stream()) else {
             return Ok(Took::Unknown(counted.stream()));

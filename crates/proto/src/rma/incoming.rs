@@ -2,11 +2,11 @@
 //! each arrival. Its memory is that of as many epochs as may be live, whatever arrives.
 
 use alloc::boxed::Box;
-use alloc::vec;
 use alloc::vec::Vec;
 
 use crate::limits::LINKS_MAX;
 use crate::mutant::Mutant;
+use crate::reserve::{OutOfMemory, try_filled};
 use crate::rma::shape::Shape;
 use crate::rma::{Fault, Path, low, whole};
 use crate::wire::rma::Stream;
@@ -93,15 +93,17 @@ pub struct Incoming {
 
 impl Incoming {
     /// A stream that has carried nothing. Allocates for as many epochs as may be live.
-    #[must_use]
-    pub fn new(shape: Shape, mutant: Mutant) -> Self {
+    ///
+    /// # Errors
+    /// [`OutOfMemory`].
+    pub fn new(shape: Shape, mutant: Mutant) -> Result<Self, OutOfMemory> {
         Self::from_number(0, shape, mutant)
     }
 
     /// The same, with the number of its first epoch.
-    pub(super) fn from_number(from: u64, shape: Shape, mutant: Mutant) -> Self {
-        let epochs = vec![Epoch::default(); shape.window() as usize].into_boxed_slice();
-        Self { applied: from, epochs, shape, told: from, has_told: false, wanted: from, mutant }
+    pub(super) fn from_number(from: u64, shape: Shape, mutant: Mutant) -> Result<Self, OutOfMemory> {
+        let epochs = try_filled(Epoch::default(), shape.window() as usize)?;
+        Ok(Self { applied: from, epochs, shape, told: from, has_told: false, wanted: from, mutant })
     }
 
     /// The number of a live epoch.

@@ -7,6 +7,7 @@
 use alloc::vec::Vec;
 
 use crate::mutant::Mutant;
+use crate::reserve::{OutOfMemory, try_grow};
 use crate::rma::Path;
 use crate::rma::flights::Flights;
 use crate::slots::SlotId;
@@ -91,11 +92,16 @@ impl<T: Copy> Ledger<T> {
     }
 
     /// Makes room for peers below `peers` and for `more` operations. Allocates.
-    pub fn grow(&mut self, peers: u32, more: u32) {
+    ///
+    /// # Errors
+    /// [`OutOfMemory`]; there is as much room for operations as before.
+    pub fn grow(&mut self, peers: u32, more: u32) -> Result<(), OutOfMemory> {
         if peers as usize > self.windows.len() {
+            let more = peers as usize - self.windows.len();
+            try_grow(&mut self.windows, more)?;
             self.windows.resize(peers as usize, Window(0));
         }
-        self.flights.grow(more);
+        self.flights.grow(more)
     }
 
     /// An operation is about to be posted. Its name is to come back with its completion.

@@ -8,11 +8,11 @@
 //! is that an epoch with counted writes is forgotten: a stream lives as long as its context does.
 
 use alloc::boxed::Box;
-use alloc::vec;
 use alloc::vec::Vec;
 
 use crate::limits::{LINKS_MAX, RMA_EPOCH_WRITES_MAX};
 use crate::mutant::Mutant;
+use crate::reserve::{OutOfMemory, try_filled};
 use crate::rma::incoming::{MakeUp, Standing};
 use crate::rma::shape::Shape;
 use crate::rma::{Fault, Path, low, whole};
@@ -111,15 +111,23 @@ pub struct Outgoing {
 
 impl Outgoing {
     /// A stream that has carried nothing. Allocates for as many signals as may be live.
-    #[must_use]
-    pub fn new(stream: Stream, order: Order, shape: Shape, mutant: Mutant) -> Self {
+    ///
+    /// # Errors
+    /// [`OutOfMemory`].
+    pub fn new(stream: Stream, order: Order, shape: Shape, mutant: Mutant) -> Result<Self, OutOfMemory> {
         Self::from_number(0, stream, order, shape, mutant)
     }
 
     /// The same, with the number of its first epoch.
-    pub(super) fn from_number(from: u64, stream: Stream, order: Order, shape: Shape, mutant: Mutant) -> Self {
-        let sent = vec![Sent::default(); shape.window() as usize];
-        Self {
+    pub(super) fn from_number(
+        from: u64,
+        stream: Stream,
+        order: Order,
+        shape: Shape,
+        mutant: Mutant,
+    ) -> Result<Self, OutOfMemory> {
+        let sent = try_filled(Sent::default(), shape.window() as usize)?;
+        Ok(Self {
             count: 0,
             limit: 0,
             imm: Counted::new(stream, shape.wire(from)).to_bits(),
@@ -130,12 +138,12 @@ impl Outgoing {
             sealed: from,
             acked: from,
             asked: from,
-            sent: sent.into_boxed_slice(),
+            sent,
             order,
             shape,
             stream,
             mutant,
-        }
+        })
     }
 
     /// Takes one write of a put that is about to be posted on `path`: only when it is certain to be taken there. A put in
@@ -424,7 +432,7 @@ mod tests {
     #[test]
     fn an_epoch_has_as_many_writes_as_a_signal_can_tell() {
         let (stream, order) = (Stream::new(0).unwrap(), Order::Counted { revert_after: u32::MAX });
-        let mut out = Outgoing::new(stream, order, Shape::WIRE, planted());
+        let mut out = Outgoing::new(stream, order, Shape::WIRE, planted()).unwrap();
         let (path, word) = (Path::new(0).unwrap(), Word::new(0, 0, Width::Eight).unwrap());
         let batch = out.begin().unwrap();
         out.count = RMA_EPOCH_WRITES_MAX - 1;

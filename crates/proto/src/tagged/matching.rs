@@ -4,6 +4,7 @@ use alloc::vec::Vec;
 
 use crate::mutant::Mutant;
 use crate::queue::{Linked, Links, Queue};
+use crate::reserve::{OutOfMemory, try_grow};
 use crate::slots::{SlotId, Slots};
 
 /// What a receive fits: messages of one source or of any, whose tags agree with `tag` in the bits of `mask`.
@@ -92,11 +93,17 @@ impl<R, M> Matcher<R, M> {
     }
 
     /// There are sources up to that number. Allocates what they take.
-    pub fn grow(&mut self, sources: usize) {
+    ///
+    /// # Errors
+    /// [`OutOfMemory`]; there are as many as before.
+    pub fn grow(&mut self, sources: usize) -> Result<(), OutOfMemory> {
         if sources > self.sources.len() {
+            let more = sources - self.sources.len();
+            try_grow(&mut self.sources, more)?;
+            self.kept.set_capacity(sources.saturating_mul(self.kept_max))?;
             self.sources.resize(sources, Source { posted: Queue::new(), kept: Queue::new() });
-            self.kept.set_capacity(sources.saturating_mul(self.kept_max));
         }
+        Ok(())
     }
 
     /// Takes the receive that a message is for, the earliest that fits.
@@ -278,7 +285,7 @@ mod tests {
 
     fn matcher() -> Matcher<u32, u32> {
         let mut matcher = Matcher::new(8, 4, planted());
-        matcher.grow(3);
+        matcher.grow(3).unwrap();
         matcher
     }
 
@@ -377,7 +384,7 @@ mod tests {
         #[test]
         fn it_matches_as_a_list_does(steps in prop::collection::vec(steps(), 1..200)) {
             let mut matcher = Matcher::new(1000, 1000, planted());
-            matcher.grow(3);
+            matcher.grow(3).unwrap();
             let (mut naive, mut ids) = (Naive::default(), Vec::new());
             for (number, step) in (0..).zip(steps) {
                 match step {

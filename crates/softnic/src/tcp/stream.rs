@@ -5,6 +5,8 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use trunkline_mem::{OutOfMemory, try_zeros};
+
 use super::door::{self, Door, Token};
 use super::events::SocketEvents;
 use super::frame::{BYTES as HEAD, Body, Frame};
@@ -107,8 +109,9 @@ impl Stream {
         (from, limit): (Option<IpAddr>, Duration),
         (start, posted): (u64, u64),
     ) -> io::Result<Self> {
+        let no_memory = |error: OutOfMemory| io::Error::new(io::ErrorKind::OutOfMemory, error);
         let mut out = Outgoing {
-            buffer: vec![0; OUTBOX].into(),
+            buffer: try_zeros(OUTBOX).map_err(no_memory)?,
             from: 0,
             to: 0,
             body: 0,
@@ -125,6 +128,8 @@ impl Stream {
             ended: false,
             first: start,
         };
+        // Before the socket or the token, which would have to be given back.
+        let into = try_zeros(INBOX).map_err(no_memory)?;
         let watch = Watch::new(limit);
         let socket = if token < other.token {
             out.append(&door::hello(&other.token));
@@ -136,7 +141,7 @@ impl Stream {
             None
         };
         let inc = Incoming {
-            buffer: vec![0; INBOX].into(),
+            buffer: into,
             from: 0,
             to: 0,
             current: None,

@@ -3,9 +3,9 @@
 use trunkline_devq::{Refusal, WaitError};
 use trunkline_engine::device::{GuestError, LanesError, QueuesError};
 use trunkline_engine::rma::RmaError;
-use trunkline_mem::PeerError;
 use trunkline_mem::gpu::{CallError, RangeError};
 use trunkline_mem::ipc::Cause;
+use trunkline_mem::{OutOfMemory, PeerError};
 use trunkline_proto::wire::devq::{CardError, GuestCardError, ReportError, WindowShapeError};
 
 use crate::error::Error;
@@ -20,6 +20,9 @@ pub enum DeviceError {
     /// The engine refuses.
     #[error(transparent)]
     Engine(#[from] RmaError),
+    /// The system has no memory for what was asked for.
+    #[error("cannot allocate memory of a window: {0}")]
+    Allocate(#[from] OutOfMemory),
     /// No queue can be had.
     #[error(transparent)]
     Queues(#[from] QueuesError),

@@ -201,7 +201,7 @@ impl Making<'_> {
                 let lent = Lent::new(bytes, config.channels.max(1))?;
                 (PartPlace::Host(lent.memory().clone()), Some(lent))
             }
-            None => (PartPlace::host(bytes), None),
+            None => (PartPlace::host(bytes)?, None),
             Some(gpu) => (gpu.place(bytes, layout.bytes())?, None),
         };
         let heap = inner.shared.job.add_heap(place.memory().clone())?;

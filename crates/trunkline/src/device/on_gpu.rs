@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use trunkline_devq::View;
 use trunkline_engine::device::{Copies, ErrorTable, Key, Lanes, Region};
-use trunkline_mem::Memory;
 use trunkline_mem::gpu::{Arg, Device, Mover, Pinned};
+use trunkline_mem::{Memory, OutOfMemory};
 use trunkline_proto::wire::devq::WindowLayout;
 
 use super::error::DeviceError;
@@ -67,8 +67,8 @@ impl Gpus {
 }
 
 impl PartPlace {
-    pub(super) fn host(bytes: usize) -> Self {
-        Self::Host(Memory::heap(bytes))
+    pub(super) fn host(bytes: usize) -> Result<Self, OutOfMemory> {
+        Memory::try_heap(bytes).map(Self::Host)
     }
 
     /// What the network knows, and the boxes are in: of a part that is divided, all but the data.

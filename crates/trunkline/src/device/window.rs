@@ -247,9 +247,9 @@ impl Devices {
     /// The same of new bytes, zeros.
     ///
     /// # Errors
-    /// As [`Devices::register`].
+    /// As [`Devices::register`]; [`DeviceError::Allocate`].
     pub fn source(&self, bytes: usize) -> Result<Source, DeviceError> {
-        self.register(&Memory::heap(bytes))
+        self.register(&Memory::try_heap(bytes)?)
     }
 
     /// Ends the registration of such memory. What kernels have begun with it must be complete.

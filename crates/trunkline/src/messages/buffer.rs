@@ -19,9 +19,11 @@ impl From<Memory> for Buffer {
 
 impl Buffer {
     /// New zeroed bytes of this rank alone: others cannot map them.
-    #[must_use]
-    pub fn private(len: usize) -> Self {
-        Self(Memory::heap(len).into())
+    ///
+    /// # Errors
+    /// [`MessageError::Buffer`] when the system has no memory for them.
+    pub fn private(len: usize) -> Result<Self, MessageError> {
+        Ok(Self(Memory::try_heap(len)?.into()))
     }
 
     /// Bytes inside one allocation of the kind of memory that messages were started with, which checks each copy against what it has

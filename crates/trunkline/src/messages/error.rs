@@ -2,6 +2,7 @@
 
 use trunkline_engine::tagged::{Failed, NoEndpoint, ReceiveRefused, SendRefused};
 use trunkline_fabric::OobError;
+use trunkline_mem::OutOfMemory;
 use trunkline_mem::ipc::CopyError;
 use trunkline_proto::wire::window::WindowError;
 
@@ -26,6 +27,9 @@ pub enum MessageError {
     /// Memory of the device in a memory file.
     #[error(transparent)]
     Alloc(#[from] trunkline_mem::ipc::AllocError),
+    /// The system has no memory for a buffer.
+    #[error("cannot allocate a buffer: {0}")]
+    Buffer(#[from] OutOfMemory),
     /// This process has no such kind of memory.
     #[error(transparent)]
     Missing(#[from] trunkline_mem::ipc::NoMemory),

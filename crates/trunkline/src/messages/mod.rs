@@ -266,7 +266,7 @@ impl<M: IpcMemory> Messages<M> {
 
     fn send_tagged(&mut self, to: usize, tag: u64, bytes: &[u8]) -> Result<(), MessageError> {
         if bytes.len() > EAGER_MAX {
-            let buffer = Buffer::private(bytes.len());
+            let buffer = Buffer::private(bytes.len())?;
             buffer.write(0, bytes)?;
             let request = self.isend_tagged(to, tag, &buffer)?;
             return self.wait(request).map(drop);
@@ -302,7 +302,7 @@ impl<M: IpcMemory> Messages<M> {
         {
             return self.ended(taken);
         }
-        let buffer = Buffer::private(into.len());
+        let buffer = Buffer::private(into.len())?;
         let request = self.irecv_tagged(from, tag, &buffer)?;
         let got = self.wait(request);
         let there = match &got {

@@ -78,8 +78,11 @@ impl<M: IpcMemory> Messages<M> {
     }
 
     fn ask_next(&mut self) {
-        let into = Buffer::private(ACCESS_BYTES);
-        self.post_asked(into);
+        // Without memory for it, it is posted later, as without room.
+        match Buffer::private(ACCESS_BYTES) {
+            Ok(into) => self.post_asked(into),
+            Err(_) => self.windows.asked = None,
+        }
     }
 
     fn post_asked(&mut self, into: Buffer) {
@@ -178,7 +181,8 @@ impl<M: IpcMemory> Messages<M> {
 
     fn take_put(&mut self, from: PeerId, access: &Access) -> (Step, bool) {
         let into = self.asked_for(access).filter(|into| into.inner().is_there(self.memory()));
-        let (there, into) = (into.is_some(), into.unwrap_or_else(|| Buffer::private(0)));
+        let there = into.is_some();
+        let Some(into) = into.or_else(|| Buffer::private(0).ok()) else { return (Step::New, false) };
         let placed = there || planted("window-places-anywhere");
         let tag = (PUT | access.number, u64::MAX);
         match self.endpoint.receive(Some(from), tag, into.inner().clone()) {
@@ -190,7 +194,7 @@ impl<M: IpcMemory> Messages<M> {
 
     fn give_get(&mut self, to: PeerId, access: &Access) -> (Step, bool) {
         let given = self.asked_for(access).filter(|given| given.inner().is_there(self.memory()));
-        let given = given.unwrap_or_else(|| Buffer::private(0));
+        let Some(given) = given.or_else(|| Buffer::private(0).ok()) else { return (Step::New, false) };
         match self.endpoint.send(to, GOT | access.number, given.inner()) {
             Ok(Begun::Busy) => (Step::New, false),
             Ok(Begun::Request(request)) => (Step::Giving(request), true),

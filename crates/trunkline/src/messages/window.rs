@@ -183,7 +183,8 @@ impl<M: IpcMemory> Messages<M> {
     /// memory and length, also none, and stay this rank's to read and write. It comes back when all have all parts.
     ///
     /// # Errors
-    /// [`MessageError::NoWindow`], at all ranks, if one gives a buffer in rows, memory that is not there, or has [`WINDOWS_MAX`] windows.
+    /// [`MessageError::NoWindow`], at all ranks, if one gives a buffer in rows, memory that is not there, or has [`WINDOWS_MAX`] windows, or has no
+    /// memory for what it keeps of a window, which at that rank is [`MessageError::Buffer`].
     /// [`MessageError::Gone`].
     pub fn window(&mut self, buffer: &Buffer) -> Result<Window, MessageError> {
         let call = self.next_call();
@@ -203,8 +204,10 @@ impl<M: IpcMemory> Messages<M> {
     fn make(&mut self, call: u64, buffer: &Buffer, making: &mut Making) -> Result<Window, MessageError> {
         let near: Vec<usize> = self.near().collect();
         let is_there = buffer.is_empty() || buffer.inner().is_there(self.memory());
-        let refused =
-            !buffer.inner().rows().is_whole() || !is_there || self.windows.live.len() >= WINDOWS_MAX;
+        // Before the ranks agree, so that a rank without memory refuses and none waits for it.
+        let ends = Buffer::private(PENDING_MAX);
+        let is_full = self.windows.live.len() >= WINDOWS_MAX;
+        let refused = !buffer.inner().rows().is_whole() || !is_there || is_full || ends.is_err();
         let part = if refused { Given::Refused } else { Given::Asked };
         let mine = Card { len: if refused { 0 } else { buffer.len() as u64 }, part };
         let mut cards = vec![mine; self.size()];
@@ -218,6 +221,7 @@ impl<M: IpcMemory> Messages<M> {
             let card = Card::from_bytes(&bytes);
             making.cards[*rank] = Some(card.map_err(|error| MessageError::Window { rank: *rank, error })?);
         }
+        let ends = ends?;
         let refuses = |rank: &usize| matches!(making.cards[*rank], Some(Card { part: Given::Refused, .. }));
         if let Some(rank) = refused.then_some(self.rank).or_else(|| near.iter().copied().find(refuses)) {
             return Err(MessageError::NoWindow { rank });
@@ -228,7 +232,7 @@ impl<M: IpcMemory> Messages<M> {
                 making.taken[*rank] = self.endpoint.borrow(peer, &reference);
             }
         }
-        self.decide(call, &near, buffer, making)
+        self.decide(call, &near, (buffer, ends), making)
     }
 
     /// Lends a buffer to each, or to none of them.
@@ -270,7 +274,7 @@ impl<M: IpcMemory> Messages<M> {
         &mut self,
         call: u64,
         near: &[usize],
-        buffer: &Buffer,
+        (buffer, ends): (&Buffer, Buffer),
         making: &mut Making,
     ) -> Result<Window, MessageError> {
         let mut have = vec![false; self.size()];
@@ -313,7 +317,6 @@ impl<M: IpcMemory> Messages<M> {
         self.count_made(&parts);
         let (lent, name) = (std::mem::take(&mut making.lent), making.name);
         let served = name.is_none() && !buffer.is_empty() && !near.is_empty();
-        let ends = Buffer::private(PENDING_MAX);
         let (own, pending) = (buffer.clone(), VecDeque::with_capacity(PENDING_MAX));
         self.windows.live.push(Live { call, own, lent, name, served, pending, ends });
         self.listen();

@@ -45,7 +45,7 @@ fn exchange(messages: &mut Messages<Device>) -> usize {
         addr
     } else {
         messages.recv(0, 2, &mut []).unwrap();
-        let received = messages.irecv(0, 1, &Buffer::private(LEN)).unwrap();
+        let received = messages.irecv(0, 1, &Buffer::private(LEN).unwrap()).unwrap();
         messages.wait(received).unwrap();
         let of = messages.imports();
         assert_eq!((of.len(), of[0].rank, of[0].mappings), (1, 0, 1));
@@ -172,7 +172,7 @@ fn a_budget_that_changes_is_kept_and_counted() {
             let request = if rank == 0 {
                 messages.isend(1, 1, buffer).unwrap()
             } else {
-                messages.irecv(0, 1, &Buffer::private(LEN)).unwrap()
+                messages.irecv(0, 1, &Buffer::private(LEN).unwrap()).unwrap()
             };
             messages.wait(request).unwrap();
         };

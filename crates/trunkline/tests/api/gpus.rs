@@ -76,7 +76,7 @@ fn exchange(kind: &str, world: &World) -> Messages<AnyMemory> {
     let mut messages = Messages::start(world, AnyMemory::open(kind, 0).unwrap()).unwrap();
     assert_eq!(messages.memory().name(), kind);
     let other = 1 - world.rank();
-    let into = Buffer::private(10 * MIB);
+    let into = Buffer::private(10 * MIB).unwrap();
     for round in 0..100 {
         let len = if round % 2 == 0 { 10 * MIB } else { 7 * MIB };
         let address = loop {
@@ -159,7 +159,7 @@ fn mapped_for_each(kind: &str, settings: &[(&str, &str)], devices: [u32; 2], nam
             let mut messages = Messages::start(&world, memory).unwrap();
             let other = 1 - world.rank();
             let sent = messages.memory().alloc(MIB).unwrap();
-            let host = Buffer::private(MIB);
+            let host = Buffer::private(MIB).unwrap();
             let maps = |messages: &Messages<AnyMemory>| messages.shares().driver.maps;
             for round in 0..12_u8 {
                 let bytes = |rank: usize| [3 * round + rank as u8; 64];

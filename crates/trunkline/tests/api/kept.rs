@@ -54,7 +54,7 @@ fn library(kind: &str) -> &'static str {
 /// A buffer of a sort, of `LEN` bytes; what is of two allocations has half of them in each.
 fn make(memory: &AnyMemory, sort: &str) -> Buffer {
     match sort {
-        "host" => Buffer::private(LEN),
+        "host" => Buffer::private(LEN).unwrap(),
         "plain" => Buffer::own(memory.alloc(LEN).unwrap(), LEN),
         "pool" => Buffer::own(Nvidia::open().pooled(LEN), LEN),
         sort => {
@@ -229,14 +229,14 @@ fn windows(kind: &str, sorts: &[(&str, Reach)], world: World) {
         let window = messages.window(&mine).unwrap();
         assert_eq!(window.is_mapped(other), reach == Reach::Mapped, "{sort}");
         let bytes = |rank: usize| pattern(3 + rank, LEN - 16);
-        let source = Buffer::private(LEN - 16);
+        let source = Buffer::private(LEN - 16).unwrap();
         source.write(0, &bytes(world.rank())).unwrap();
         messages.put(&window, Place::new(other, 8), &source).unwrap();
         messages.fence(&window).unwrap();
         let mut found = vec![0; LEN - 16];
         messages.read(&mine, 8, &mut found).unwrap();
         assert!(found == bytes(other), "{sort}: put");
-        let into = Buffer::private(LEN - 16);
+        let into = Buffer::private(LEN - 16).unwrap();
         messages.get(&window, Place::new(other, 8), &into).unwrap();
         messages.flush_all(&window).unwrap();
         into.read(0, &mut found).unwrap();

@@ -41,11 +41,17 @@ fn every_rank_sends_to_every_other_from_any_memory() {
             for len in [0, 8, 1000, 8192, 8193, 300_000] {
                 let address = messages.memory().alloc(len.max(1)).unwrap();
                 messages.memory().write(At::Own(address), &pattern(len, rank)).unwrap();
-                let private = Buffer::private(len);
+                let private = Buffer::private(len).unwrap();
                 private.write(0, &pattern(len, rank)).unwrap();
                 let from = [Buffer::own(address, len), private.clone(), private];
                 let into: Vec<_> = (0..size)
-                    .map(|_| [Buffer::private(len), own(&messages, len.max(1)), Buffer::private(len)])
+                    .map(|_| {
+                        [
+                            Buffer::private(len).unwrap(),
+                            own(&messages, len.max(1)),
+                            Buffer::private(len).unwrap(),
+                        ]
+                    })
                     .collect();
                 let mut requests = Vec::new();
                 for other in (0..size).filter(|other| *other != rank) {
@@ -113,7 +119,7 @@ fn stream<M: IpcMemory>(messages: &mut Messages<M>, buffers: &[Buffer; 4]) -> [u
 fn private_memory_comes_whole_whoever_copies_it() {
     run_over(&SHM, "messages::private_memory_comes_whole_whoever_copies_it", 2, |world| {
         let mut messages = Messages::start(&world, AnyMemory::open("private", 0).unwrap()).unwrap();
-        let buffers: [Buffer; 4] = std::array::from_fn(|_| Buffer::private((1 << 20) + 64));
+        let buffers: [Buffer; 4] = std::array::from_fn(|_| Buffer::private((1 << 20) + 64).unwrap());
         let first = world.rank() == 0;
         // Of six lengths two go at once.
         let methods = [
@@ -186,7 +192,7 @@ fn mistakes_with_messages_are_named() {
         assert!(told(messages.send(rank, 0, &[]).unwrap_err()).contains("copy the bytes"));
         assert!(told(messages.send(2, 0, &[]).unwrap_err()).contains("no rank 2: the world has 2"));
         assert!(told(messages.send(other, 1 << 63, &[]).unwrap_err()).contains("tags are below 2^63"));
-        let buffer = Buffer::private(10);
+        let buffer = Buffer::private(10).unwrap();
         assert!(told(buffer.write(8, &[0; 3]).unwrap_err()).contains("3 bytes from 8 on"));
         assert!(buffer.part(5, 6).is_err());
         assert!(told(buffer.in_rows(4, 3).unwrap_err()).contains("do not overlap"));
@@ -228,7 +234,7 @@ fn who_is_killed_in_a_copy_takes_nobody_along() {
                 if said("KILLED_OF") == "memfd" {
                     let messages = start(&world);
                     let long = || own(&messages, KILLED);
-                    let buffers = [long(), long(), Buffer::private(KILLED), long()];
+                    let buffers = [long(), long(), Buffer::private(KILLED).unwrap(), long()];
                     let messages = survives(&world, messages, &buffers, method, after);
                     let since = Instant::now();
                     // This rank has three itself.
@@ -240,7 +246,7 @@ fn who_is_killed_in_a_copy_takes_nobody_along() {
                     }
                 } else {
                     let messages = Messages::start(&world, AnyMemory::open("private", 0).unwrap()).unwrap();
-                    let buffers: [Buffer; 4] = std::array::from_fn(|_| Buffer::private(KILLED));
+                    let buffers: [Buffer; 4] = std::array::from_fn(|_| Buffer::private(KILLED).unwrap());
                     survives(&world, messages, &buffers, method, after);
                 }
                 std::process::exit(DIES);
@@ -317,7 +323,7 @@ fn ten_thousand_allocations_are_exchanged_in_little_memory() {
         let mut messages = start(&world);
         let other = 1 - world.rank();
         let len = 10 << 20;
-        let into = Buffer::private(len);
+        let into = Buffer::private(len).unwrap();
         for round in 0..rounds {
             let address = loop {
                 if let Ok(address) = messages.memory().alloc(len) {
@@ -356,7 +362,7 @@ fn broadcasts_and_exchanges_are_whole_whatever_memory_each_rank_has() {
                 for len in [0, 8, 8192, 100_000, 1 << 20] {
                     // Ranks differ in where their buffers are, and in which of them others could map.
                     let buffer = |messages: &Messages<Device>, len: usize, turn: usize| match turn % 2 {
-                        0 => Buffer::private(len),
+                        0 => Buffer::private(len).unwrap(),
                         _ => own(messages, len.max(1)).part(0, len).unwrap(),
                     };
                     let (root, seed) = (round % size, round * 7 + len);
@@ -396,9 +402,9 @@ fn broadcasts_and_exchanges_are_whole_whatever_memory_each_rank_has() {
             }
             assert_eq!(messages.counts().fallbacks, 0);
             // Who asks for something else is told, and nobody hangs.
-            let odd = Buffer::private(6);
+            let odd = Buffer::private(6).unwrap();
             assert!(matches!(messages.all_to_all(&odd, &odd), Err(MessageError::Parts { size: 4, .. })));
-            let mine = Buffer::private(if rank == 3 { 50 } else { 40 });
+            let mine = Buffer::private(if rank == 3 { 50 } else { 40 }).unwrap();
             let end = messages.broadcast(0, &mine);
             assert_eq!(end.is_ok(), rank != 3, "{end:?}");
             assert!(rank != 3 || end.unwrap_err().to_string().contains("rank 0 gave 40 bytes"));
@@ -418,7 +424,7 @@ fn whether_all_read_is_decided_by_all() {
         let (rank, size) = (world.rank(), world.size());
         let others = size as u64 - 1;
         let [from, into] = [(); 2].map(|()| own(&messages, LEN * size));
-        let private = Buffer::private(LEN * size);
+        let private = Buffer::private(LEN * size).unwrap();
         // Which ranks have private memory, and which want to copy otherwise.
         let odd: [[&[usize]; 2]; 5] = [[&[], &[]], [&[2], &[]], [&[], &[1]], [&[1, 2, 3], &[]], [&[], &[]]];
         for (round, [private_ranks, stubborn_ranks]) in odd.into_iter().enumerate() {
@@ -490,14 +496,14 @@ fn a_column_is_received_as_a_row() {
         let (rank, other, side) = (world.rank(), 1 - world.rank(), 200);
         for private in [true, false] {
             let len = 8 * side * side;
-            let matrix = if private { Buffer::private(len) } else { own(&messages, len) };
+            let matrix = if private { Buffer::private(len).unwrap() } else { own(&messages, len) };
             let cell = |rank: usize, row: usize, column: usize| (rank << 32 | row << 16 | column) as u64;
             let cells: Vec<u8> =
                 (0..side * side).flat_map(|at| cell(rank, at / side, at % side).to_le_bytes()).collect();
             messages.write(&matrix, 0, &cells).unwrap();
             let column = matrix.part(8 * 5, len - 8 * 5).unwrap().in_rows(8, 8 * side).unwrap();
             assert_eq!(column.len(), 8 * side);
-            let row = Buffer::private(8 * side);
+            let row = Buffer::private(8 * side).unwrap();
             let received = messages.irecv(other, 1, &row).unwrap();
             let sent = messages.isend(other, 1, &column).unwrap();
             messages.wait(received).unwrap();

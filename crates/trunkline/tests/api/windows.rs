@@ -110,7 +110,7 @@ fn exchange<M: IpcMemory>(messages: &mut Messages<M>, window: &Window, part: &Bu
     let number = |from: usize, to: usize| seed + from * size + to;
     let sources: Vec<Buffer> = (0..size)
         .map(|to| {
-            let source = Buffer::private(len);
+            let source = Buffer::private(len).unwrap();
             source.write(0, &pattern(len, number(rank, to))).unwrap();
             messages.put(window, Place::new(to, rank * len), &source).unwrap();
             source
@@ -124,7 +124,7 @@ fn exchange<M: IpcMemory>(messages: &mut Messages<M>, window: &Window, part: &Bu
     }
     let into: Vec<Buffer> = (0..size * size)
         .map(|at| {
-            let into = Buffer::private(len);
+            let into = Buffer::private(len).unwrap();
             messages.get(window, Place::new(at / size, at % size * len), &into).unwrap();
             into
         })
@@ -147,8 +147,11 @@ fn every_rank_puts_to_and_gets_from_every_part() {
             for kinds in 0..3 {
                 // All can be mapped, none, or some.
                 let is_own = |rank: usize| [true, false, (rank + round).is_multiple_of(2)][kinds];
-                let part =
-                    if is_own(rank) { own(&messages, len * size) } else { Buffer::private(len * size) };
+                let part = if is_own(rank) {
+                    own(&messages, len * size)
+                } else {
+                    Buffer::private(len * size).unwrap()
+                };
                 let window = messages.window(&part).unwrap();
                 for other in 0..size {
                     assert_eq!(window.len(other), Some(len * size));
@@ -183,7 +186,7 @@ fn rows_are_put_and_got_at_both_ends() {
         let cell = |rank: usize, row: usize, column: usize| (rank << 32 | row << 16 | column) as u64;
         for private in [false, true] {
             let len = 8 * side * side;
-            let part = if private { Buffer::private(len) } else { own(&messages, len) };
+            let part = if private { Buffer::private(len).unwrap() } else { own(&messages, len) };
             let cells: Vec<u8> =
                 (0..side * side).flat_map(|at| cell(rank, at / side, at % side).to_le_bytes()).collect();
             messages.write(&part, 0, &cells).unwrap();
@@ -195,7 +198,7 @@ fn rows_are_put_and_got_at_both_ends() {
             messages.put(&window, there, &column).unwrap();
             messages.fence(&window).unwrap();
             // Two columns at a time, from there.
-            let got = Buffer::private(2 * 8 * side);
+            let got = Buffer::private(2 * 8 * side).unwrap();
             let there = Place::new(next, 8 * 6).in_rows(16, 8 * side).unwrap();
             messages.get(&window, there, &got).unwrap();
             messages.flush(&window, next).unwrap();
@@ -210,7 +213,7 @@ fn rows_are_put_and_got_at_both_ends() {
             assert!(bytes_of(&messages, &part) == mine, "what is between rows is as it was");
             // Beyond the end, and rows that are cut.
             let last = Place::new(next, len - 8 * side + 8).in_rows(8, 8 * side).unwrap();
-            let (one, odd) = (Buffer::private(16), Buffer::private(12));
+            let (one, odd) = (Buffer::private(16).unwrap(), Buffer::private(12).unwrap());
             let error = messages.put(&window, last, &one).unwrap_err();
             assert!(matches!(error, MessageError::Range { .. }), "{error}");
             let error = messages.put(&window, there, &odd).unwrap_err();
@@ -268,7 +271,7 @@ fn nothing_asks_a_window_back_while_it_lives() {
                 _ => messages.keep(0, 0),
             }
             // Messages of the same memory, so that an export would be kept if it may.
-            let into = Buffer::private(part.len());
+            let into = Buffer::private(part.len()).unwrap();
             let next = (rank + 1) % size;
             let received = messages.irecv((rank + size - 1) % size, round, &into).unwrap();
             let sent = messages.isend(next, round, &part).unwrap();
@@ -344,9 +347,10 @@ fn a_window_that_is_freed_under_a_put_has_all_of_it_first() {
         let mut messages = start(&world);
         let (rank, size, len) = (world.rank(), world.size(), 6 << 20);
         for private in [true, false] {
-            let part = if private { Buffer::private(len * size) } else { own(&messages, len * size) };
+            let part =
+                if private { Buffer::private(len * size).unwrap() } else { own(&messages, len * size) };
             let window = messages.window(&part).unwrap();
-            let sources: Vec<Buffer> = (0..size).map(|_| Buffer::private(len)).collect();
+            let sources: Vec<Buffer> = (0..size).map(|_| Buffer::private(len).unwrap()).collect();
             for to in (0..size).filter(|to| *to != rank) {
                 sources[to].write(0, &pattern(len, rank * size + to)).unwrap();
                 messages.put(&window, Place::new(to, rank * len), &sources[to]).unwrap();
@@ -375,7 +379,7 @@ fn a_put_by_messages_has_ended_when_its_bytes_are_placed() {
         assert!(rank == 1 || !window.is_mapped(1));
         for (round, len) in (0..8).zip([64, 3000, 60_000, most].into_iter().cycle()) {
             if rank == 0 {
-                let source = Buffer::private(len);
+                let source = Buffer::private(len).unwrap();
                 source.write(0, &pattern(len, round)).unwrap();
                 messages.put(&window, Place::new(1, 0), &source).unwrap();
                 messages.flush(&window, 1).unwrap();
@@ -411,9 +415,9 @@ fn who_is_killed_ends_what_others_wait_for() {
     run_over_ends(&SHM, name, 3, &ends, |world| {
         let mut messages = start(&world);
         let (rank, len) = (world.rank(), 4 << 20);
-        let parts = [own(&messages, len), Buffer::private(len)];
+        let parts = [own(&messages, len), Buffer::private(len).unwrap()];
         let windows = parts.each_ref().map(|part| messages.window(part).unwrap());
-        let source = Buffer::private(len);
+        let source = Buffer::private(len).unwrap();
         for (window, to) in windows.iter().zip([(rank + 1) % 3, (rank + 2) % 3]) {
             messages.put(window, Place::new(to, 0), &source).unwrap();
         }
@@ -488,19 +492,19 @@ fn a_rank_that_gives_no_window_is_named_at_all() {
         let good = own(&messages, 4096);
         let addr = messages.memory().device.alloc(4096).unwrap();
         messages.memory().device.free(addr).unwrap();
-        let bad = [Buffer::private(100).in_rows(10, 20).unwrap(), Buffer::own(addr, 4096)];
+        let bad = [Buffer::private(100).unwrap().in_rows(10, 20).unwrap(), Buffer::own(addr, 4096)];
         for (at, bad) in bad.iter().enumerate() {
             let end = messages.window(if rank == at { bad } else { &good });
             assert!(matches!(end, Err(MessageError::NoWindow { rank: named }) if named == at), "{end:?}");
         }
         // None of it is left, a rank that gives nothing is in order, and all is as before.
-        let mine = if rank == 1 { Buffer::private(0) } else { good.clone() };
+        let mine = if rank == 1 { Buffer::private(0).unwrap() } else { good.clone() };
         let window = messages.window(&mine).unwrap();
         assert_eq!(window.len(1), Some(0));
-        let byte = Buffer::private(1);
+        let byte = Buffer::private(1).unwrap();
         assert!(matches!(messages.put(&window, Place::new(1, 0), &byte), Err(MessageError::Range { .. })));
         assert!(matches!(messages.put(&window, Place::new(3, 0), &byte), Err(MessageError::NoRank { .. })));
-        messages.put(&window, Place::new(1, 0), &Buffer::private(0)).unwrap();
+        messages.put(&window, Place::new(1, 0), &Buffer::private(0).unwrap()).unwrap();
         messages.free(window).unwrap();
         messages.memory().device.free(good.address().unwrap()).unwrap();
         messages.barrier().unwrap();
@@ -515,7 +519,7 @@ fn a_rank_that_gives_no_window_is_named_at_all() {
 fn all_memory_of_processes_can_be_a_window() {
     run_over(&SHM, "windows::all_memory_of_processes_can_be_a_window", 3, |world| {
         let mut messages = Messages::start(&world, Private::new().unwrap()).unwrap();
-        let part = Buffer::private(3 * 50_000);
+        let part = Buffer::private(3 * 50_000).unwrap();
         for round in 0..3 {
             let window = messages.window(&part).unwrap();
             let scope = std::fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").unwrap_or_default();
@@ -541,7 +545,7 @@ fn messages_and_windows_finish_and_start_again() {
             let part = own(&messages, 20_000 * size);
             let window = messages.window(&part).unwrap();
             exchange(&mut messages, &window, &part, round);
-            let into = Buffer::private(part.len());
+            let into = Buffer::private(part.len()).unwrap();
             let received = messages.irecv((rank + 1) % size, 4, &into).unwrap();
             let sent = messages.isend((rank + size - 1) % size, 4, &part).unwrap();
             messages.wait(received).unwrap();
@@ -574,7 +578,11 @@ fn ranks_whose_bytes_stand_otherwise_meet_in_one_call() {
                 let block = [len, 8, 24, 12][(rank + round) % size];
                 let stride = if block == len { len } else { block + 8 * rank };
                 let room = (len / block - 1) * stride + block;
-                let all = if rank.is_multiple_of(2) { own(&messages, room) } else { Buffer::private(room) };
+                let all = if rank.is_multiple_of(2) {
+                    own(&messages, room)
+                } else {
+                    Buffer::private(room).unwrap()
+                };
                 let buffer = if block == len { all.clone() } else { all.in_rows(block, stride).unwrap() };
                 assert_eq!(buffer.len(), len);
                 if rank == root {
@@ -600,14 +608,14 @@ fn a_flood_of_puts_and_gets_by_messages_comes_whole() {
     run_over(&SHM, "windows::a_flood_of_puts_and_gets_by_messages_comes_whole", 4, |world| {
         let mut messages = start(&world);
         let (rank, size, count) = (world.rank(), world.size(), 300);
-        let parts = [Buffer::private(size * count * 8), Buffer::private(size * count * 8)];
+        let parts = [Buffer::private(size * count * 8).unwrap(), Buffer::private(size * count * 8).unwrap()];
         let windows = parts.each_ref().map(|part| messages.window(part).unwrap());
         let word = |from: usize, to: usize, at: usize| (from << 40 | to << 20 | at) as u64 + 1;
         let place = |to: usize, of: usize, at: usize| Place::new(to, (of * count + at) * 8);
         let mut sources = Vec::new();
         for at in 0..count {
             for to in (0..size).filter(|to| *to != rank) {
-                let source = Buffer::private(8);
+                let source = Buffer::private(8).unwrap();
                 source.write(0, &word(rank, to, at).to_le_bytes()).unwrap();
                 messages.put(&windows[at % 2], place(to, rank, at), &source).unwrap();
                 sources.push(source);
@@ -617,7 +625,7 @@ fn a_flood_of_puts_and_gets_by_messages_comes_whole() {
         let mut got = Vec::new();
         for at in 0..count {
             for to in (0..size).filter(|to| *to != rank) {
-                let into = Buffer::private(8);
+                let into = Buffer::private(8).unwrap();
                 messages.get(&windows[at % 2], place(to, (to + 1) % size, at), &into).unwrap();
                 got.push((into, word((to + 1) % size, to, at)));
             }
@@ -654,7 +662,7 @@ fn memory_that_is_freed_too_early_is_denied() {
             }
             messages.barrier().unwrap();
             if rank == 0 {
-                let buffer = Buffer::private(len);
+                let buffer = Buffer::private(len).unwrap();
                 for _ in 0..3 {
                     messages.put(&window, Place::new(1, 0), &buffer).unwrap();
                     let end = messages.flush(&window, 1);
@@ -664,7 +672,7 @@ fn memory_that_is_freed_too_early_is_denied() {
                     assert!(matches!(end, Err(MessageError::Denied { rank: 1 })), "{end:?}");
                 }
             } else {
-                let buffer = Buffer::private(len);
+                let buffer = Buffer::private(len).unwrap();
                 buffer.write(0, &pattern(len, 3)).unwrap();
                 messages.put(&window, Place::new(0, 0), &buffer).unwrap();
                 messages.flush(&window, 0).unwrap();

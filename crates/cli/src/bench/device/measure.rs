@@ -333,7 +333,8 @@ fn puts<N: Network + 'static>(
 
 /// A channel of one lane, whose first entry is that one.
 fn one_lane(first: u64) -> Result<Channel<Words>, DeviceBenchError> {
-    Channel::create(Words::heap(64), 0, &[first], Mutant::NONE).ok_or(DeviceBenchError::Panicked)
+    let words = Words::try_heap(64).map_err(|error| DeviceBenchError::Ranks(error.to_string()))?;
+    Channel::create(words, 0, &[first], Mutant::NONE).ok_or(DeviceBenchError::Panicked)
 }
 
 /// Half of a put with a signal there, and one back.

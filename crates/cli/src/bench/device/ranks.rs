@@ -111,7 +111,7 @@ fn rank<N: Network + 'static>(
     let ranks = |error: &dyn std::fmt::Display| DeviceBenchError::Ranks(error.to_string());
     let queues = Queues::start(network, QUEUES, mode, Mutant::NONE).map_err(|error| ranks(&error))?;
     let slots = bytes.next_multiple_of(ALIGN);
-    let memory = Memory::heap(slots + SLOTS_BYTES);
+    let memory = Memory::try_heap(slots + SLOTS_BYTES).map_err(|error| ranks(&error))?;
     let region = Region::of_host(memory.clone(), 0, ErrorTable::default());
     let key = queues.add_region(region).ok_or_else(|| ranks(&"no region"))?;
     let words = queues.words(&memory);

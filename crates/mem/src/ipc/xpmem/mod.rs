@@ -26,6 +26,7 @@ use super::here::Here;
 use super::host::HostError;
 use super::memory::copy_in_steps;
 use super::private::{ADDRESSES, ALL};
+use super::process;
 use super::{
     Allocation, At, Caps, Export, Handle, HandleError, IpcMemory, Mapped, Passing, Private, To, planted,
 };
@@ -280,7 +281,8 @@ impl IpcMemory for Xpmem {
                 let [_, addr, proof, segment] = handle.words(Handle::XPMEM)?;
                 let addr = usize::try_from(addr).ok().filter(|addr| addr.is_multiple_of(8));
                 let addr = addr.ok_or(HandleError::Value("address"))?;
-                let is_own = proof == self.private.words()[2] || segment.cast_signed() == self.segment;
+                // Whatever node of this process it is: attached, all addresses of the process would be reached.
+                let is_own = process::is_own(addr, proof) || segment.cast_signed() == self.segment;
                 match descriptor {
                     // Whom it is refused to says the other way.
                     None if !is_own => self.permit(segment.cast_signed(), addr, proof),

@@ -5,20 +5,28 @@ use super::Exporter;
 use super::counts::{Amount, Why};
 use super::entry::{Pin, State};
 use crate::limits::EXPORTS_MAX;
+use crate::reserve::OutOfMemory;
 use crate::slots::SlotId;
 use crate::time::Instant;
 
 impl Exporter {
-    /// From now on at least so much may be kept, by either measure. Allocates what that takes; nothing else does.
+    /// From now on at least so much may be kept, by either measure. Allocates what that takes; nothing else does. Without memory for it the
+    /// budget stays, and what is beyond it goes another way.
     pub fn grow(&mut self, budget: Amount) {
         let most = EXPORTS_MAX - self.config.passing;
-        let kept = &mut self.config.budget;
-        kept.entries = kept.entries.max(budget.entries.min(most));
-        kept.bytes = kept.bytes.max(budget.bytes);
-        let places = self.entries.capacity().max(kept.entries + self.config.passing);
-        self.entries.set_capacity(places);
-        self.index.reserve(places);
-        self.peers.iter_mut().for_each(|(_, peer)| peer.grow(places));
+        let entries = self.config.budget.entries.max(budget.entries.min(most));
+        let places = self.entries.capacity().max(entries + self.config.passing);
+        if self.make_places(places).is_ok() {
+            let kept = &mut self.config.budget;
+            (kept.entries, kept.bytes) = (entries, kept.bytes.max(budget.bytes));
+        }
+    }
+
+    /// The peers' tables first: they may have more places than there are.
+    fn make_places(&mut self, places: usize) -> Result<(), OutOfMemory> {
+        self.peers.iter_mut().try_for_each(|(_, peer)| peer.grow(places))?;
+        self.index.reserve(places)?;
+        self.entries.set_capacity(places)
     }
 
     /// From now on at most so much may be kept, by either measure; 0 of one: nothing, and messages go another way. What is beyond

@@ -107,7 +107,7 @@ struct Recent {
 
 /// There are as many peers as there may be.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
-#[error("memory is shared with {IPC_PEERS_MAX} processes already")]
+#[error("memory is shared with {IPC_PEERS_MAX} processes already, or there is no memory for one more")]
 pub struct TooManyPeers;
 
 /// An export, as it stands: for those who show it.
@@ -161,7 +161,8 @@ impl Exporter {
     /// # Errors
     /// [`TooManyPeers`].
     pub fn join(&mut self) -> Result<PeerId, TooManyPeers> {
-        let peer = Peer::new(self.places());
+        // Without memory for one more there is room for none.
+        let peer = Peer::new(self.places()).map_err(|_| TooManyPeers)?;
         self.peers.insert(peer).map(PeerId).map_err(|_| TooManyPeers)
     }
 

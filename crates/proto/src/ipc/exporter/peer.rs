@@ -1,10 +1,10 @@
 //! What an exporter knows of one importing process: which exports it was told of, and what it is still to be told.
 
 use alloc::collections::VecDeque;
-use alloc::vec;
 use alloc::vec::Vec;
 
 use crate::limits::IPC_PASSED_OVER_MAX;
+use crate::reserve::{OutOfMemory, try_deque, try_filled, try_grow};
 use crate::slots::SlotId;
 
 /// An importing process, from its coming to its death or its BYE. A process that comes again is another one.
@@ -81,16 +81,21 @@ impl Toward {
 
 impl Peer {
     /// One that knows nothing, with room for so many exports.
-    pub(super) fn new(exports: usize) -> Self {
-        Self { toward: vec![Toward::default(); exports], due: VecDeque::with_capacity(exports) }
+    pub(super) fn new(exports: usize) -> Result<Self, OutOfMemory> {
+        Ok(Self { toward: try_filled(Toward::default(), exports)?.into_vec(), due: try_deque(exports)? })
     }
 
     /// There may be so many exports now.
-    pub(super) fn grow(&mut self, exports: usize) {
+    pub(super) fn grow(&mut self, exports: usize) -> Result<(), OutOfMemory> {
         if exports > self.toward.len() {
+            let bytes = exports.saturating_mul(size_of::<u32>());
+            let more = exports.saturating_sub(self.due.len());
+            self.due.try_reserve(more).map_err(|_| OutOfMemory { bytes })?;
+            let more = exports - self.toward.len();
+            try_grow(&mut self.toward, more)?;
             self.toward.resize(exports, Toward::default());
-            self.due.reserve(exports.saturating_sub(self.due.len()));
         }
+        Ok(())
     }
 
     /// It is to let an export go that no message to it uses.

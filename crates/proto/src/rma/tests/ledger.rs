@@ -15,7 +15,7 @@ fn path(place: u8) -> Path {
 
 fn ledger(peers: u32, room: u32) -> Ledger<u32> {
     let mut ledger = Ledger::new(planted());
-    ledger.grow(peers, room);
+    ledger.grow(peers, room).unwrap();
     ledger
 }
 
@@ -101,7 +101,7 @@ fn there_is_room_for_what_it_was_grown_to() {
     assert_eq!((ledger.begin(1, path(0), 0), ledger.signalled(1)), (Err(Full), Err(Full)), "no such peer");
     let id = ledger.begin(0, path(0), 0).unwrap();
     assert_eq!(ledger.begin(0, path(0), 0), Err(Full));
-    ledger.grow(2, 1);
+    ledger.grow(2, 1).unwrap();
     assert!(ledger.begin(1, path(0), 0).is_ok());
     assert!(ledger.done(id).is_ok() && ledger.moved(id, path(0)).is_err());
 }

@@ -194,10 +194,10 @@ impl World {
                 let out = |number| {
                     let stream = Stream::new(number).unwrap();
                     let mut ledger = Ledger::new(mutant);
-                    ledger.grow(1, 64);
+                    ledger.grow(1, 64).unwrap();
                     let threads = (0..1 + usize::from(config.two_threads)).map(|_| Thread::default());
                     Out {
-                        machine: Outgoing::new(stream, config.order, config.shape, mutant),
+                        machine: Outgoing::new(stream, config.order, config.shape, mutant).unwrap(),
                         ledger,
                         threads: threads.collect(),
                         sealed: 0,
@@ -347,7 +347,7 @@ impl World {
             Event::MakeUp(from, to, lost) => {
                 let peer = self.peers.get_mut(&(to, from)).unwrap();
                 // All that ever came of the stream may have been lost.
-                peer.inbox.grow(lost.stream);
+                peer.inbox.grow(lost.stream).unwrap();
                 if peer.inbox.make_up(&lost).unwrap() == Took::Ready(lost.stream) {
                     peer.ready.push_back(lost.stream);
                 }
@@ -418,7 +418,7 @@ impl World {
                 let peer = self.peers.get_mut(&(pair.1, pair.0)).unwrap();
                 let mut took = peer.inbox.on_write(imm, path).unwrap();
                 if let Took::Unknown(stream) = took {
-                    peer.inbox.grow(stream);
+                    peer.inbox.grow(stream).unwrap();
                     took = peer.inbox.on_write(imm, path).unwrap();
                 }
                 if let Took::Ready(stream) = took {
@@ -443,7 +443,7 @@ impl World {
                 Message::Request(_) | Message::Reply(_) => unreachable!(),
             };
             match took.unwrap() {
-                Took::Unknown(stream) => peer.inbox.grow(stream),
+                Took::Unknown(stream) => peer.inbox.grow(stream).unwrap(),
                 took => break took,
             }
         };

@@ -34,12 +34,12 @@ fn update(value: u64) -> Update {
 }
 
 fn outgoing(order: Order) -> Outgoing {
-    Outgoing::new(stream(1), order, narrow(), planted())
+    Outgoing::new(stream(1), order, narrow(), planted()).unwrap()
 }
 
 fn inbox() -> Inbox {
     let mut inbox = Inbox::new(narrow(), planted());
-    inbox.grow(stream(1));
+    inbox.grow(stream(1)).unwrap();
     inbox
 }
 
@@ -201,7 +201,7 @@ fn an_ask_that_is_late_takes_nothing_back() {
 #[test]
 fn signals_are_acknowledged_after_so_many_and_ride_before() {
     let (mut out, mut inbox) = (outgoing(COUNTED), inbox());
-    inbox.grow(stream(0));
+    inbox.grow(stream(0)).unwrap();
     for value in 0..4 {
         let (signal, _) = send(&mut out, value, 0).unwrap();
         inbox.on_signal(&signal).unwrap();
@@ -218,11 +218,12 @@ fn signals_are_acknowledged_after_so_many_and_ride_before() {
     }
     let seen = Seen { signals: 3, rode: 1, acks: 1, ..Seen::default() };
     assert_eq!(inbox.seen(), seen);
-    let mut others = [0, 1].map(|number| Outgoing::new(stream(number), COUNTED, narrow(), planted()));
+    let mut others =
+        [0, 1].map(|number| Outgoing::new(stream(number), COUNTED, narrow(), planted()).unwrap());
     let mut inbox = Inbox::new(narrow(), planted());
     for (value, at) in [(0, 0), (0, 1), (1, 1)] {
         let (signal, _) = send(&mut others[at], value, 0).unwrap();
-        inbox.grow(signal.stream);
+        inbox.grow(signal.stream).unwrap();
         inbox.on_signal(&signal).unwrap();
         assert!(inbox.take(signal.stream).is_some());
     }
@@ -237,8 +238,8 @@ fn signals_are_acknowledged_after_so_many_and_ride_before() {
 #[test]
 fn streams_do_not_wait_for_each_other() {
     let mut inbox = inbox();
-    inbox.grow(stream(2));
-    let mut outs = [1, 2].map(|number| Outgoing::new(stream(number), COUNTED, narrow(), planted()));
+    inbox.grow(stream(2)).unwrap();
+    let mut outs = [1, 2].map(|number| Outgoing::new(stream(number), COUNTED, narrow(), planted()).unwrap());
     let (stuck, _) = send(&mut outs[0], 0, 1).unwrap();
     assert_eq!(inbox.on_signal(&stuck), Ok(Took::Counted), "its write is missing");
     for value in 0..100 {
@@ -256,8 +257,8 @@ fn what_is_not_live_is_refused_and_takes_no_memory() {
     let mut inbox = Inbox::new(narrow(), planted());
     assert_eq!(inbox.on_write(imm(0), path(0)), Ok(Took::Unknown(stream(1))), "nothing is made by itself");
     assert_eq!(inbox.rooms().0, 0);
-    inbox.grow(stream(1));
-    inbox.grow(stream(1));
+    inbox.grow(stream(1)).unwrap();
+    inbox.grow(stream(1)).unwrap();
     assert_eq!(inbox.rooms(), (1, 8));
     for epoch in [8, 15, 16, 0xffff] {
         assert_eq!(inbox.on_write(imm(epoch), path(0)), Err(Fault::Epoch(epoch.into())));
@@ -284,10 +285,10 @@ fn what_is_not_live_is_refused_and_takes_no_memory() {
     assert_eq!(inbox.on_ask(&ask(9)), Err(Fault::Epoch(9)));
     assert_eq!(inbox.on_ask(&ask(8)), Ok(Took::Counted));
     let wide = Shape::new(4, 4, 2).unwrap();
-    let mut incoming = Incoming::new(wide, planted());
+    let mut incoming = Incoming::new(wide, planted()).unwrap();
     assert_eq!(incoming.on_signal(&signal(6, 0)), Err(Fault::Epoch(6)), "neither to come nor sent again");
     let all = (0..RMA_STREAMS_MAX as u8).map(stream);
-    all.for_each(|stream| inbox.grow(stream));
+    all.for_each(|stream| inbox.grow(stream).unwrap());
     assert_eq!((inbox.rooms().0, Stream::new(RMA_STREAMS_MAX as u8)), (RMA_STREAMS_MAX, None));
 }
 
@@ -365,7 +366,7 @@ fn what_was_acknowledged_over_a_lost_path_is_told_again() {
     inbox.on_signal(&signal).unwrap();
     assert!(inbox.take(stream(1)).is_some() && inbox.ride().is_some());
     assert!(!inbox.has_ack());
-    inbox.grow(stream(0));
+    inbox.grow(stream(0)).unwrap();
     (0..2).for_each(|number| drop(inbox.leave(stream(number), path(2))));
     assert_eq!(inbox.next_ack(), Some(Ack { stream: stream(1), number: 1 }));
     assert_eq!(inbox.next_ack(), None, "of a stream of which nothing was told nothing can be lost");
@@ -377,8 +378,8 @@ fn what_was_acknowledged_over_a_lost_path_is_told_again() {
 #[test]
 fn numbers_go_on_past_their_48_bits() {
     let from = (1 << 48) - 20;
-    let mut out = Outgoing::from_number(from, stream(1), COUNTED, narrow(), planted());
-    let mut incoming = Incoming::from_number(from, narrow(), planted());
+    let mut out = Outgoing::from_number(from, stream(1), COUNTED, narrow(), planted()).unwrap();
+    let mut incoming = Incoming::from_number(from, narrow(), planted()).unwrap();
     for value in 0..40 {
         let (signal, _) = send(&mut out, value, 0).unwrap();
         incoming.on_signal(&signal).unwrap();
@@ -407,7 +408,7 @@ fn a_stream_that_was_left_begins_anew() {
     inbox.forget(stream(63));
     assert_eq!((inbox.has_ack(), inbox.ride(), inbox.rooms().0), (false, None, 0));
     assert_eq!(inbox.on_write(imm(0), path(0)), Ok(Took::Unknown(stream(1))));
-    inbox.grow(stream(1));
+    inbox.grow(stream(1)).unwrap();
     let (first, _) = send(&mut outgoing(COUNTED), 9, 0).unwrap();
     assert_eq!(inbox.on_signal(&first), Ok(Took::Ready(stream(1))), "from epoch 0");
 }

@@ -1,0 +1,48 @@
+//! Out of memory, everywhere: an allocator that refuses the n-th large allocation, for every n, runs through the contract of fabrics and the
+//! engine's main paths. None of them aborts or panics: a call returns an error or succeeds, what it has taken is given back, and the next run
+//! succeeds. Every n of the engine's paths is played; of the contract's cases with `TRUNKLINE_FULL=1`, else the first allocation of each size in each
+//! quick case.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on stops")]
+
+mod allocator;
+mod contract;
+mod paths;
+mod trials;
+
+use trials::{Case, Refused};
+
+#[global_allocator]
+static ALLOCATOR: allocator::Refusing = allocator::Refusing;
+
+/// Each with its cases, and which allocations are refused.
+const SUITES: &[(&str, &[Case], Refused)] = &[
+    ("contract over mem", contract::OVER_MEM, Refused::OneOfEachSize),
+    ("contract over shm", contract::OVER_SHM, Refused::OneOfEachSize),
+    ("paths", paths::ALL, Refused::Each),
+];
+
+/// How the tests start processes of their own: does nothing unless such a process asks.
+#[test]
+fn a_child_plays_its_trials() {
+    let Some((suite, case)) = trials::asked() else { return };
+    let cases = SUITES.iter().find(|(name, ..)| *name == suite);
+    let (_, cases, refused) = cases.unwrap_or_else(|| panic!("no suite {suite}"));
+    let case = cases.iter().find(|(name, _)| *name == case).unwrap_or_else(|| panic!("no case {case}"));
+    trials::play(case, *refused);
+}
+
+#[test]
+fn the_contract_holds_over_mem_without_memory() {
+    trials::all_hold("contract over mem", contract::OVER_MEM);
+}
+
+#[test]
+fn the_contract_holds_over_shm_without_memory() {
+    trials::all_hold("contract over shm", contract::OVER_SHM);
+}
+
+#[test]
+fn the_main_paths_hold_without_memory() {
+    trials::all_hold("paths", paths::ALL);
+}

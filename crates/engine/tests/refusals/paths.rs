@@ -1,0 +1,235 @@
+//! The engine's main paths, over the software NIC inside one process: two-sided messages of each protocol, one-sided work between members of
+//! a job, and messages inside a node.
+
+use std::fmt::Display;
+use std::time::{Duration, Instant};
+
+use trunkline_engine::host::UnixHost;
+use trunkline_engine::ipc::{Buffer, Config as Sharing};
+use trunkline_engine::rma::{HeapMemory, Job, Local, RmaError, Source};
+use trunkline_engine::tagged::{Begun, Config, Endpoint, Event};
+use trunkline_engine::{Engine, Nics, Params, RecvBuf};
+use trunkline_fabric::{Host as _, Oob as _, OobListener as _};
+use trunkline_mem::Memory;
+use trunkline_mem::ipc::Private;
+use trunkline_proto::ipc::exporter::Amount;
+use trunkline_proto::tagged::{Choice, Method};
+use trunkline_proto::wire::tagged::Inbox;
+use trunkline_softnic::{SoftConfig, SoftFabric, WireMode};
+
+use crate::trials::{Case, Outcome};
+
+type Running = Engine<SoftFabric, UnixHost>;
+
+/// Longest that a step of a path takes; an operation that takes longer neither succeeds nor fails.
+const LIMIT: Duration = Duration::from_secs(12);
+
+pub(crate) const ALL: &[Case] = &[
+    ("eager messages", || messages(WireMode::Auto, &[0], 512)),
+    ("eager messages over shm", || messages(WireMode::Shm, &[0], 512)),
+    ("rendezvous messages", || messages(WireMode::Auto, &[0], 300_000)),
+    ("rendezvous messages over shm", || messages(WireMode::Shm, &[0], 300_000)),
+    ("messages over tcp", || messages(WireMode::Tcp, &[0], 300_000)),
+    ("messages over two NICs", || messages(WireMode::Auto, &[0, 1], 2 << 20)),
+    ("messages over two NICs and shm", || messages(WireMode::Shm, &[0, 1], 2 << 20)),
+    ("one-sided work", || one_sided(WireMode::Auto)),
+    ("one-sided work over shm", || one_sided(WireMode::Shm)),
+    ("tagged messages", || tagged(Choice::Fixed(Method::Pull))),
+    ("staged tagged messages", || tagged(Choice::Fixed(Method::Stage))),
+];
+
+/// With the bug that `cargo xtask mutants` asks for, if any.
+fn params() -> Params {
+    #[cfg_attr(not(feature = "mutants"), expect(unused_mut, reason = "changed only to plant a bug"))]
+    let mut params = Params::default();
+    #[cfg(feature = "mutants")]
+    if let Ok(name) = std::env::var("TRUNKLINE_MUTANT") {
+        params.mutant = trunkline_engine::Mutant::named(name.leak());
+    }
+    params
+}
+
+fn told(error: impl Display) -> String {
+    error.to_string()
+}
+
+fn until<T>(what: &str, mut look: impl FnMut() -> Result<Option<T>, String>) -> Result<T, String> {
+    let end = Instant::now() + LIMIT;
+    loop {
+        if let Some(found) = look()? {
+            return Ok(found);
+        }
+        if Instant::now() > end {
+            return Err(format!("{what}: that does not come"));
+        }
+        std::thread::yield_now();
+    }
+}
+
+fn fabric(wire: WireMode, nics: usize) -> Result<SoftFabric, String> {
+    SoftFabric::new(SoftConfig { wire, nics, ..SoftConfig::default() }).map_err(told)
+}
+
+/// Connects two engines over NICs of those numbers, sends a few messages of a length, and closes all of it.
+fn messages(wire: WireMode, nics: &[usize], len: u64) -> Outcome {
+    let count = nics.len();
+    let nics = Nics::new(nics).ok_or("no such NIC")?;
+    let engine = || -> Result<Running, String> {
+        let params = Params { status: false, ..params() };
+        Engine::new(fabric(wire, count)?, UnixHost::new(|_, _| {}), params).map_err(told)
+    };
+    let (from, into) = (engine()?, engine()?);
+    let (listen, mut handle) = into.listen(nics).map_err(told)?;
+    let (mut send, mut recv) = (None, None);
+    until("a connection", || {
+        if send.is_none() {
+            send = from.connect(nics, &mut handle).map_err(told)?;
+        }
+        if recv.is_none() {
+            recv = into.accept(listen).map_err(told)?;
+        }
+        Ok(send.zip(recv))
+    })?;
+    let (send, recv) = send.zip(recv).ok_or("no connection")?;
+    into.close_listen(listen).map_err(told)?;
+    let region = |of: &Running, comm| {
+        let memory = Memory::try_heap(len as usize).map_err(told)?;
+        of.register(comm, memory).map_err(told)
+    };
+    let (source, target) = (region(&from, send)?, region(&into, recv)?);
+    for _ in 0..3 {
+        let buffer = RecvBuf { mr: target, offset: 0, len, tag: 0 };
+        let (mut received, mut sent) = (None, None);
+        let (mut has_received, mut has_sent, mut sizes) = (false, false, [0; 8]);
+        until("a message", || {
+            // Each end asks for what it has begun: a link that is lost on the way is left, and made again, in these calls.
+            match received {
+                None => received = into.irecv(recv, &[buffer]).map_err(told)?,
+                Some(request) => {
+                    has_received = has_received || into.test(request, &mut sizes).map_err(told)?
+                }
+            }
+            match sent {
+                None => sent = from.isend(send, source, 0, len, 0).map_err(told)?,
+                Some(request) => has_sent = has_sent || from.test(request, &mut [0; 8]).map_err(told)?,
+            }
+            Ok((has_received && has_sent).then_some(()))
+        })?;
+        if sizes[0] != len {
+            return Err(format!("{} bytes of {len} came", sizes[0]));
+        }
+    }
+    from.deregister(send, source).map_err(told)?;
+    into.deregister(recv, target).map_err(told)?;
+    from.close(send).map_err(told)?;
+    into.close(recv).map_err(told)
+}
+
+/// Puts and gets between two members of a job.
+fn one_sided(wire: WireMode) -> Outcome {
+    const HEAP: usize = 1 << 16;
+    let nics = Nics::new(&[0]).ok_or("no such NIC")?;
+    let job = || -> Result<Job<SoftFabric, UnixHost>, String> {
+        Job::new(fabric(wire, 1)?, UnixHost::new(|_, _| {}), params(), nics).map_err(told)
+    };
+    let jobs = [job()?, job()?];
+    let cards: Vec<_> = jobs.iter().map(Job::card).collect();
+    let mut contexts = Vec::new();
+    for (me, job) in jobs.iter().enumerate() {
+        job.meet(me as u32, &cards).map_err(told)?;
+        let memory = Memory::try_heap(HEAP).map_err(told)?;
+        job.add_heap(HeapMemory::from(memory)).map_err(told)?;
+        contexts.push(job.context().map_err(told)?);
+    }
+    let go_on = || -> Result<(), RmaError> {
+        jobs.iter().zip(&contexts).try_for_each(|(job, context)| job.progress(*context).map(drop))
+    };
+    let (job, context) = (&jobs[0], contexts[0]);
+    let local = Local { heap: 0, offset: 0, len: 30_000 };
+    until("a put", || {
+        go_on().map_err(told)?;
+        job.put(context, 1, 0, 0, Source::Heap(local)).map_err(told)
+    })?;
+    until("a short put", || {
+        go_on().map_err(told)?;
+        job.put(context, 1, 0, 0, Source::Bytes(&[7; 16])).map_err(told)
+    })?;
+    until("a quiet", || {
+        go_on().map_err(told)?;
+        Ok(job.quiet(context).map_err(told)?.then_some(()))
+    })?;
+    until("a get", || {
+        go_on().map_err(told)?;
+        job.get(context, 1, 0, 0, local).map_err(told)
+    })?;
+    until("a quiet", || {
+        go_on().map_err(told)?;
+        Ok(job.quiet(context).map_err(told)?.then_some(()))
+    })
+}
+
+/// A short and a long message between two endpoints of private memory.
+fn tagged(copy: Choice) -> Outcome {
+    const LEN: usize = 200_000;
+    let host = UnixHost::new(|_, _| {});
+    let now = trunkline_proto::time::Instant(0);
+    let inbox = Inbox::new(1024, 512, 1 << 18).map_err(told)?;
+    let endpoint = |number: u8| -> Result<_, String> {
+        let sharing = Sharing::new([number; 16], Amount { entries: 16, bytes: 1 << 40 });
+        let memory = Private::new().map_err(told)?;
+        Ok(Endpoint::new(memory, Config { sharing, inbox, copy }, now))
+    };
+    let (mut a, mut b) = (endpoint(1)?, endpoint(2)?);
+    let mut listener = host.oob().listen().map_err(told)?;
+    let to_a = b.join(host.oob().connect(&listener.address()).map_err(told)?).map_err(told)?;
+    let stream = until("a stream", || listener.accept().map_err(told))?;
+    let to_b = a.join(stream).map_err(told)?;
+    let (mut met, mut clock) = (0, now);
+    until("they meet", || {
+        clock = clock + trunkline_proto::time::Duration::micros(100);
+        for one in [&mut a, &mut b] {
+            one.progress(clock);
+            while let Some(event) = one.event() {
+                match event {
+                    Event::Met { .. } => met += 1,
+                    other => return Err(format!("{other:?}")),
+                }
+            }
+        }
+        Ok((met == 2).then_some(()))
+    })?;
+    for len in [100, LEN] {
+        let (source, target) = (Memory::try_heap(len).map_err(told)?, Memory::try_heap(len).map_err(told)?);
+        let received = b.receive(Some(to_a), (1, u64::MAX), Buffer::from(target)).map_err(told)?;
+        let source = Buffer::from(source);
+        let mut sent = None;
+        let mut ended = [false; 2];
+        until("a message", || {
+            clock = clock + trunkline_proto::time::Duration::micros(100);
+            a.progress(clock);
+            b.progress(clock);
+            if sent.is_none() {
+                match a.send(to_b, 1, &source).map_err(told)? {
+                    Begun::Busy => {}
+                    Begun::Done => (sent, ended[0]) = (Some(None), true),
+                    Begun::Request(request) => sent = Some(Some(request)),
+                }
+            }
+            if let Some(Some(request)) = sent
+                && !ended[0]
+                && let Some(done) = a.test(request)
+            {
+                done.map_err(|error| format!("{error:?}"))?;
+                ended[0] = true;
+            }
+            if !ended[1]
+                && let Some(done) = b.test(received)
+            {
+                done.map_err(|error| format!("{error:?}"))?;
+                ended[1] = true;
+            }
+            Ok((ended == [true; 2]).then_some(()))
+        })?;
+    }
+    Ok(())
+}

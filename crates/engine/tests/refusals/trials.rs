@@ -1,0 +1,223 @@
+//! Plays cases once for each of their large allocations, which is refused, in processes of their own: so an abort is one more result. The test
+//! is the parent; the child plays all cases of a suite until one of them goes wrong.
+
+use std::io::Write as _;
+use std::panic::{self, AssertUnwindSafe};
+use std::process::{Command, Output};
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+use crate::allocator;
+
+/// A case, and its name.
+pub(crate) type Case = (&'static str, fn() -> Outcome);
+
+/// How a case ended; a case may also end by a panic of the test's own code.
+pub(crate) type Outcome = Result<(), String>;
+
+/// Longest that a refused run takes: an operation that neither succeeds nor fails takes longer.
+const LIMIT: Duration = Duration::from_secs(8);
+/// Longest until what a run has used is given back.
+const SETTLES: Duration = Duration::from_secs(5);
+/// How long a case takes at most of which one allocation of each size is refused.
+const QUICK: Duration = Duration::from_millis(400);
+/// Wrong trials after which a suite ends.
+const WRONG_MAX: usize = 40;
+
+const SUITE: &str = "TRUNKLINE_REFUSALS_SUITE";
+const CASE: &str = "TRUNKLINE_REFUSALS_CASE";
+const FROM: &str = "TRUNKLINE_REFUSALS_FROM";
+
+/// Panics of anything but the tests' own code since the last look.
+static PANICS: Mutex<Vec<String>> = Mutex::new(Vec::new());
+
+/// What a process has of the system. A leak is seen by any of it: the heaps of [`trunkline_mem::Memory`] are mappings, of which the
+/// allocator does not know.
+#[derive(Clone, Debug, Eq, PartialEq)]
+struct Standing {
+    descriptors: usize,
+    memory_files: usize,
+    threads: usize,
+    heaps: usize,
+    large: i64,
+    bytes: i64,
+}
+
+impl Standing {
+    fn now() -> Self {
+        let entries = |of: &str| std::fs::read_dir(of).map_or(0, Iterator::count);
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
+        let memory_files = maps.lines().filter(|line| line.contains("/memfd:")).count();
+        drop(maps);
+        let (descriptors, threads) = (entries("/proc/self/fd"), entries("/proc/self/task"));
+        let (large, bytes) = allocator::live();
+        Self { descriptors, memory_files, threads, heaps: trunkline_mem::live_heaps(), large, bytes }
+    }
+
+    /// Waits until it is this one again.
+    fn returns(&self) -> Result<(), String> {
+        let begin = Instant::now();
+        loop {
+            let now = Self::now();
+            if now == *self {
+                return Ok(());
+            }
+            if begin.elapsed() > SETTLES {
+                return Err(format!("a leak: {self:?} before, {now:?} after"));
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
+/// Plays all cases of a suite with each of their large allocations refused, as many as the run is to take.
+pub(crate) fn all_hold(suite: &str, cases: &[Case]) {
+    let (mut trials, mut wrong) = (0, Vec::new());
+    let only = std::env::var(CASE).ok();
+    for (name, _) in cases.iter().filter(|(name, _)| only.as_ref().is_none_or(|only| only == name)) {
+        let mut from = 1;
+        while wrong.len() < WRONG_MAX {
+            let out = child(suite, name, from);
+            let told = String::from_utf8_lossy(&out.stdout).into_owned();
+            let begun: Vec<&str> = told.lines().filter_map(|line| line.strip_prefix("at ")).collect();
+            trials += begun.len();
+            if out.status.success() && told.contains("all trials held") {
+                break;
+            }
+            let why = told.lines().filter_map(|line| line.strip_prefix("wrong ")).next_back();
+            let why = why.map_or_else(|| format!("it ended with {}", out.status), str::to_owned);
+            let last = begun.last().and_then(|at| at.parse::<u64>().ok());
+            let text = format!(
+                "{suite}: {name}: allocation {last:?} refused: {why}\n{}",
+                String::from_utf8_lossy(&out.stderr)
+            );
+            eprintln!("{text}");
+            wrong.push(text);
+            let Some(last) = last else { break };
+            from = last + 1;
+        }
+    }
+    eprintln!("{suite}: {trials} trials");
+    assert!(wrong.is_empty(), "{suite}: {} trials went wrong", wrong.len());
+    assert!(trials > 0, "{suite}: no trial");
+}
+
+fn child(suite: &str, case: &str, from: u64) -> Output {
+    let program = std::env::current_exe().unwrap_or_else(|error| panic!("no program: {error}"));
+    let mut command = Command::new(program);
+    command.args(["--exact", "a_child_plays_its_trials", "--nocapture", "--test-threads=1"]);
+    // An abort then says where.
+    command.env("RUST_BACKTRACE", "1").env(SUITE, suite).env(CASE, case).env(FROM, from.to_string());
+    command.output().unwrap_or_else(|error| panic!("no child: {error}"))
+}
+
+/// The suite and the case that this process is to play, if it is a child.
+pub(crate) fn asked() -> Option<(String, String)> {
+    Some((std::env::var(SUITE).ok()?, std::env::var(CASE).ok()?))
+}
+
+/// Which large allocations of a case are refused.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Refused {
+    Each,
+    /// Of a case that is quick. Each table has its size, so that the first of each size stands for all.
+    OneOfEachSize,
+}
+
+/// Plays the trials of a case in this process, which ends when one goes wrong.
+pub(crate) fn play(case: &Case, refused: Refused) {
+    let is_full = std::env::var("TRUNKLINE_FULL").is_ok_and(|full| full == "1");
+    let all = is_full || refused == Refused::Each;
+    let from = std::env::var(FROM).ok().and_then(|from| from.parse().ok()).unwrap_or(1);
+    trunkline_mem::refuse_mappings(allocator::refuses);
+    watch_panics();
+    // The test runner has left its line open.
+    println!();
+    let begin = Instant::now();
+    let sizes = sizes(case);
+    if !all && begin.elapsed() > QUICK {
+        println!("all trials held");
+        return;
+    }
+    let before = settled(case);
+    let is_new = |nth: u64| !sizes[..nth as usize - 1].contains(&sizes[nth as usize - 1]);
+    for nth in (1..=sizes.len() as u64).filter(|nth| *nth >= from && (all || is_new(*nth))) {
+        println!("at {nth}");
+        let _ = std::io::stdout().flush();
+        if let Err(why) = trial(case, nth, &before) {
+            println!("wrong {why}");
+            let _ = std::io::stdout().flush();
+            std::process::exit(3);
+        }
+    }
+    println!("all trials held");
+}
+
+/// The bytes of each large allocation that a case makes.
+fn sizes(case: &Case) -> Vec<usize> {
+    allocator::arm(0);
+    let played = run(case);
+    let sizes = allocator::disarm();
+    if let Err(why) = played {
+        println!("wrong {} fails by itself: {why}", case.0);
+        std::process::exit(3);
+    }
+    sizes
+}
+
+/// What there is after a run, when all of the run is gone.
+fn settled(case: &Case) -> Standing {
+    let _ = run(case);
+    let mut last = Standing::now();
+    loop {
+        std::thread::sleep(Duration::from_millis(5));
+        let now = Standing::now();
+        if now == last {
+            return now;
+        }
+        last = now;
+    }
+}
+
+fn trial(case: &Case, nth: u64, before: &Standing) -> Outcome {
+    let begin = Instant::now();
+    allocator::arm(nth);
+    // An error is as good as success; what it says is dropped before memory is counted.
+    let ended = run(case);
+    drop(allocator::disarm());
+    let took = begin.elapsed();
+    if let Some(first) = std::mem::take(&mut *panics()).first() {
+        return Err(format!("a panic: {first}"));
+    }
+    if took > LIMIT {
+        return Err(format!("it neither succeeds nor fails within {took:?}: {ended:?}"));
+    }
+    drop(ended);
+    before.returns()?;
+    run(case).map_err(|why| format!("the next run fails: {why}"))?;
+    before.returns()
+}
+
+fn run(case: &Case) -> Outcome {
+    match panic::catch_unwind(AssertUnwindSafe(case.1)) {
+        Ok(outcome) => outcome,
+        Err(cause) => {
+            let text = cause.downcast_ref::<String>().map(String::as_str);
+            Err(text.or_else(|| cause.downcast_ref::<&str>().copied()).unwrap_or("a panic").to_owned())
+        }
+    }
+}
+
+fn panics() -> std::sync::MutexGuard<'static, Vec<String>> {
+    PANICS.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
+/// Notes panics but those by which the tests' own code says that it was returned an error.
+fn watch_panics() {
+    panic::set_hook(Box::new(|info| {
+        let at = info.location().map(ToString::to_string).unwrap_or_default();
+        if !at.contains("/conformance/") && !at.contains("tests/refusals/") {
+            panics().push(format!("{info}"));
+        }
+    }));
+}

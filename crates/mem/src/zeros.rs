@@ -1,0 +1,66 @@
+//! Zeroed buffers of this process alone, from an allocator that may have no memory. Called by fabrics and hosts for the buffers of sockets and
+//! copies. Never writes the zeros where the system's pages are zero already, so that a buffer which is not used takes no memory.
+
+use std::alloc::{Layout, alloc_zeroed};
+
+use trunkline_proto::reserve::OutOfMemory;
+
+/// Allocates `len` zeroed bytes.
+///
+/// # Errors
+/// [`OutOfMemory`].
+pub fn try_zeros(len: usize) -> Result<Box<[u8]>, OutOfMemory> {
+    let no_memory = OutOfMemory { bytes: len };
+    if len == 0 {
+        return Ok(Box::default());
+    }
+    let layout = Layout::array::<u8>(len).map_err(|_| no_memory)?;
+    // SAFETY: the layout has at least one byte.
+    let start = unsafe { alloc_zeroed(layout) };
+    if start.is_null() {
+        return Err(no_memory);
+    }
+    let bytes = std::ptr::slice_from_raw_parts_mut(start, len);
+    // SAFETY: the global allocator gave these bytes by the layout of a slice of bytes, all are initialized, and the pointer has no other user.
+    let mut zeros = unsafe { Box::from_raw(bytes) };
+    if crate::gpu::planted("mem-writes-zeros") {
+        zeros.fill(0);
+    }
+    Ok(zeros)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn zeros_have_the_length_that_was_asked_for() {
+        for len in [0, 1, 4096, 100_001] {
+            let zeros = try_zeros(len).unwrap();
+            assert!(zeros.len() == len && zeros.iter().all(|byte| *byte == 0));
+        }
+    }
+
+    #[test]
+    fn zeros_beyond_an_address_space_are_refused() {
+        for len in [usize::MAX, isize::MAX as usize, 1 << 62] {
+            assert_eq!(try_zeros(len).unwrap_err(), OutOfMemory { bytes: len });
+        }
+    }
+
+    /// Bytes of this process that take memory.
+    fn resident() -> usize {
+        let text = std::fs::read_to_string("/proc/self/statm").unwrap();
+        text.split_whitespace().nth(1).unwrap().parse::<usize>().unwrap() * 4096
+    }
+
+    #[test]
+    fn zeros_that_are_not_used_take_no_memory() {
+        const LEN: usize = 64 << 20;
+        let before = resident();
+        let zeros = try_zeros(LEN).unwrap();
+        let after = resident();
+        assert!(after.saturating_sub(before) < LEN / 2, "{} bytes", after - before);
+        drop(zeros);
+    }
+}
