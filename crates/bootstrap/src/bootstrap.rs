@@ -8,6 +8,7 @@ use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 use thiserror::Error;
+use trunkline_proto::reserve::{OutOfMemory, try_collect, try_vec};
 
 use crate::address::{self, Notice};
 use crate::environment::{Environment, EnvironmentError, Launcher, Meeting, Place, window};
@@ -102,6 +103,9 @@ pub enum JoinError {
         /// Who started the job.
         launcher: Launcher,
     },
+    /// The system has no memory for the members of the job.
+    #[error("cannot allocate memory: {0}")]
+    Memory(#[from] OutOfMemory),
     /// The system failed.
     #[error(transparent)]
     Io(#[from] io::Error),
@@ -141,6 +145,9 @@ pub enum ExchangeError {
         /// The limit.
         most: usize,
     },
+    /// The system has no memory for what the ranks have given.
+    #[error("cannot allocate memory: {0}")]
+    Memory(#[from] OutOfMemory),
 }
 
 /// The streams between rank 0 and the others, for a caller that goes on by itself. They block and keep their keepalive.
@@ -333,8 +340,9 @@ impl Joining {
         match store::meet(listener, secret, place.size, self.deadline) {
             Ok(members) => Ok(Streams::Center(members)),
             Err(MeetError::Io(error)) => Err(error.into()),
-            Err(MeetError::Missing { ranks, here, refused }) => {
-                let (ranks, after) = (some(&ranks), self.limit);
+            Err(MeetError::Memory(error)) => Err(error.into()),
+            Err(MeetError::Missing { here, refused }) => {
+                let (ranks, after) = (missing(&here), self.limit);
                 let error = match refused {
                     Some(source) => JoinError::Unaccepted { ranks, after, source },
                     None => JoinError::Missing { ranks, place: text.to_owned(), after },
@@ -373,11 +381,14 @@ fn mixed(secret: &Secret, extra: Option<&str>) -> Secret {
     extra.map_or_else(|| secret.clone(), |extra| secret.with(extra))
 }
 
-/// The first few numbers of many.
-fn some(ranks: &[usize]) -> String {
+/// The numbers of the first few ranks that have no stream, and how many more there are.
+fn missing(here: &[Option<TcpStream>]) -> String {
     const SHOWN: usize = 8;
-    let names: Vec<String> = ranks.iter().take(SHOWN).map(usize::to_string).collect();
-    let more = if ranks.len() > SHOWN { format!(" and {} more", ranks.len() - SHOWN) } else { String::new() };
+    let ranks =
+        || here.iter().enumerate().skip(1).filter(|(_, stream)| stream.is_none()).map(|(rank, _)| rank);
+    let names: Vec<String> = ranks().take(SHOWN).map(|rank| rank.to_string()).collect();
+    let more = ranks().skip(SHOWN).count();
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
     names.join(", ") + &more
 }
 
@@ -398,7 +409,7 @@ fn give(
     match head.kind {
         Kind::Abort => Err(aborted(0, &body)),
         Kind::Gathered if head.round == round => {
-            store::split(&body, size).ok_or_else(|| failed(io::ErrorKind::InvalidData.into()))
+            store::split(&body, size)?.ok_or_else(|| failed(io::ErrorKind::InvalidData.into()))
         }
         Kind::Gathered | Kind::Gather => Err(ExchangeError::OutOfOrder { rank: 0 }),
     }
@@ -412,12 +423,12 @@ fn gather(
     deadline: Instant,
 ) -> Result<Vec<Vec<u8>>, ExchangeError> {
     let most = GATHERED_BYTES_MAX;
-    let mut parts = Vec::with_capacity(members.len());
+    let mut parts = try_vec(members.len())?;
     // Each part has its length before it.
     let mut bytes = 4 * members.len() + mine.len();
     for (rank, member) in members.iter().enumerate() {
         let Some(stream) = member else {
-            parts.push(mine.to_vec());
+            parts.push(try_collect(mine.iter().copied())?);
             continue;
         };
         let failed = |source| ExchangeError::Rank { rank, source };
@@ -441,7 +452,7 @@ fn gather(
         #[cfg(test)]
         tests::HELD_MOST.set(tests::HELD_MOST.get().max(parts.iter().map(Vec::len).sum()));
     }
-    let body = if bytes > most { None } else { store::gathered(&parts) };
+    let body = if bytes > most { None } else { store::gathered(&parts)? };
     let body = body.ok_or(ExchangeError::TooLarge { bytes, most })?;
     let head = Head { kind: Kind::Gathered, length: u32::try_from(body.len()).unwrap_or(u32::MAX), round };
     for (rank, stream) in

@@ -3,10 +3,11 @@
 
 use std::time::Duration;
 
-use trunkline_bootstrap::{Bootstrap, Environment};
+use trunkline_bootstrap::{Bootstrap, Environment, ExchangeError};
 use trunkline_engine::host::UnixHost;
 use trunkline_engine::{Nics, Params};
 use trunkline_fabric::Level;
+use trunkline_proto::reserve::{try_collect, try_vec};
 use trunkline_proto::wire::dial::CARD_BYTES;
 
 use crate::{Carrier, FrontEnd, Hardware, JobError, NicChoice, Running, addresses, reach};
@@ -62,7 +63,11 @@ impl Member {
     pub fn exchange(&mut self, mine: &[u8]) -> Result<Vec<Vec<u8>>, JobError> {
         Ok(match &mut self.bootstrap {
             Some(bootstrap) => bootstrap.exchange(mine, self.limit)?,
-            None => vec![mine.to_vec()],
+            None => {
+                let mut all = try_vec(1).map_err(ExchangeError::from)?;
+                all.push(try_collect(mine.iter().copied()).map_err(ExchangeError::from)?);
+                all
+            }
         })
     }
 
@@ -86,9 +91,10 @@ impl std::fmt::Debug for Member {
 
 /// The cards that members gave.
 fn cards(given: &[Vec<u8>]) -> Result<Vec<[u8; CARD_BYTES]>, JobError> {
-    let card = |(rank, bytes): (usize, &Vec<u8>)| {
+    let mut all = try_vec(given.len()).map_err(ExchangeError::from)?;
+    for (rank, bytes) in given.iter().enumerate() {
         let card = bytes.as_slice().try_into();
-        card.map_err(|_| JobError::Card { rank, bytes: bytes.len() })
-    };
-    given.iter().enumerate().map(card).collect()
+        all.push(card.map_err(|_| JobError::Card { rank, bytes: bytes.len() })?);
+    }
+    Ok(all)
 }

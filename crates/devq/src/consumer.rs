@@ -9,6 +9,7 @@ use alloc::vec::Vec;
 use core::sync::atomic::Ordering::Acquire;
 
 use trunkline_proto::mutant::Mutant;
+use trunkline_proto::reserve::{OutOfMemory, try_filled_with, try_vec};
 use trunkline_proto::wire::devq::{
     Atomic, Completion, Count, Entry, EntryError, Fence, Frontier, Poison, Remote, Shape, Status, Work, at,
     is_before,
@@ -65,8 +66,10 @@ pub struct Consumer<M> {
 
 impl<M: Memory> Consumer<M> {
     /// The engine's side of a queue that no other engine has begun something of which it has not completed.
-    #[must_use]
-    pub fn new(queue: &Queue<M>, rules: Rules) -> Self
+    ///
+    /// # Errors
+    /// [`OutOfMemory`].
+    pub fn new(queue: &Queue<M>, rules: Rules) -> Result<Self, OutOfMemory>
     where
         M: Clone,
     {
@@ -74,10 +77,11 @@ impl<M: Memory> Consumer<M> {
         let near = memory.load(at::RESERVED, Acquire);
         let first = Frontier(memory.load(at::FRONTIER, Acquire)).near(near);
         let window = rules.window.clamp(1, WINDOW_MAX).min(shape.depth());
-        let places: Box<[Place]> = (0..window.next_power_of_two()).map(|_| Place::default()).collect();
+        let places = try_filled_with(window.next_power_of_two() as usize, Place::default)?;
         // As many as can complete at a time: nothing is allocated later.
-        let due = Vec::with_capacity(places.len());
-        Self {
+        let aborts = queue.mutant().is("devq-aborts-without-memory");
+        let due = if aborts { Vec::with_capacity(places.len()) } else { try_vec(places.len())? };
+        Ok(Self {
             memory,
             shape,
             rules: Rules { window, ..rules },
@@ -93,7 +97,7 @@ impl<M: Memory> Consumer<M> {
             stopped: queue.fault().map(|fault| (fault.status, fault.reason)),
             fault: queue.fault(),
             mutant: queue.mutant(),
-        }
+        })
     }
 
     /// What the queue is.

@@ -2,9 +2,12 @@
 //!
 //! Only queues that were rung, or that have something left to do, are looked at. One pass does a bounded amount of work.
 
+use alloc::boxed::Box;
 use alloc::vec::Vec;
 
+use trunkline_proto::holding::try_hold;
 use trunkline_proto::mutant::Mutant;
+use trunkline_proto::reserve::{OutOfMemory, try_filled, try_grow};
 use trunkline_proto::wire::devq::Companion;
 
 use crate::bells::BellPage;
@@ -44,7 +47,7 @@ pub struct Drain<M> {
     /// Which of them has a number, by number.
     by_number: Vec<(u32, usize)>,
     /// Which of them has a doorbell.
-    by_bell: Vec<Option<usize>>,
+    by_bell: Box<[Option<usize>]>,
     /// Those that were rung or have something left to do; nobody looks at the others.
     busy: Vec<usize>,
     /// Those whose companion is asked for and not answered.
@@ -64,35 +67,43 @@ fn find(by_number: &[(u32, usize)], number: u32) -> Option<usize> {
 
 impl<M: Memory + Clone> Drain<M> {
     /// No queues yet, whose doorbells will be on this page.
-    #[must_use]
-    pub fn new(page: BellPage<M>, mutant: Mutant) -> Self {
-        let by_bell = (0..page.count()).map(|_| None).collect();
+    ///
+    /// # Errors
+    /// [`OutOfMemory`].
+    pub fn new(page: BellPage<M>, mutant: Mutant) -> Result<Self, OutOfMemory> {
+        let by_bell = try_filled(None, page.count() as usize)?;
         let (progress, by_number, busy, asked) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-        Self { page, members: Vec::new(), progress, by_number, by_bell, busy, asked, mutant }
+        Ok(Self { page, members: Vec::new(), progress, by_number, by_bell, busy, asked, mutant })
     }
 
     /// Takes a queue on; `false` if its doorbell is another queue's, is not on the page, or its number is taken.
-    pub fn add(&mut self, queue: Queue<M>, rules: Rules) -> bool {
+    ///
+    /// # Errors
+    /// [`OutOfMemory`]; then it is not taken on.
+    pub fn add(&mut self, queue: Queue<M>, rules: Rules) -> Result<bool, OutOfMemory> {
         let (bell, number) = (queue.shape().bell(), queue.shape().number());
         let Err(place) = self.by_number.binary_search_by_key(&number, |&(number, _)| number) else {
-            return false;
+            return Ok(false);
         };
-        match self.by_bell.get_mut(bell as usize) {
-            Some(free @ None) => *free = Some(self.members.len()),
-            _ => return false,
-        }
-        self.by_number.insert(place, (number, self.members.len()));
-        let consumer = Consumer::new(&queue, rules);
-        self.progress.push(consumer.progress());
+        let Some(of_bell) = self.by_bell.get_mut(bell as usize).filter(|of| of.is_none()) else {
+            return Ok(false);
+        };
+        let consumer = Consumer::new(&queue, rules)?;
+        try_grow(&mut self.members, 1)?;
+        try_grow(&mut self.by_number, 1)?;
+        try_grow(&mut self.progress, 1)?;
         // A pass allocates nothing.
-        self.busy.reserve(self.members.len() + 1 - self.busy.len());
-        self.asked.reserve(self.members.len() + 1 - self.asked.len());
+        try_hold(&mut self.busy, self.members.len() + 1)?;
+        try_hold(&mut self.asked, self.members.len() + 1)?;
+        *of_bell = Some(self.members.len());
+        self.by_number.insert(place, (number, self.members.len()));
+        self.progress.push(consumer.progress());
         self.members.push(Member { queue, consumer, is_busy: false });
         // Whoever rang before has set a bit that may have been taken since.
         if !self.mutant.is("devq-takes-on-blindly") {
             self.rung(bell, self.page.look(bell));
         }
-        true
+        Ok(true)
     }
 
     /// Leaves a queue, if everything that was submitted there has completed: its number and its doorbell are free then. `false`: there is something left, or no such

@@ -107,9 +107,9 @@ fn run(seed: u64, mutant: Mutant) {
         _ => Slots::Poisoned { slots: 64, count: 8 },
     };
     let mut executor = Executor::new(is_ordered, slots(&mut dice), slots(&mut dice));
-    let mut drain = Drain::new(page.clone(), mutant);
+    let mut drain = Drain::new(page.clone(), mutant).unwrap();
     for queue in &queues[..MAINS as usize] {
-        assert!(drain.add(queue.clone(), rules(&mut dice, is_ordered)));
+        assert!(drain.add(queue.clone(), rules(&mut dice, is_ordered)).unwrap());
     }
     for _ in 0..dice.below(3).saturating_sub(1) {
         let queue = dice.below(u64::from(MAINS) * 2) as u32;
@@ -304,7 +304,7 @@ impl<'q> World<'q> {
         if let Some(asked) = self.drain.asked() {
             let companion = self.queues[(asked + MAINS) as usize].clone();
             let rules = rules(&mut self.dice, self.executor.is_ordered);
-            assert!(self.drain.add(companion, rules));
+            assert!(self.drain.add(companion, rules).unwrap());
             self.drain.answer(asked, Companion::Queue(asked + MAINS));
         }
     }

@@ -73,8 +73,8 @@ fn world(window: u32, at_once: bool) -> (Drain<HeapWords>, Watching) {
     let page = BellPage::create(heap(Bells::new(1).unwrap().bytes()), 1, planted()).unwrap();
     let shape = Shape::new(8, 4, 2, 0).unwrap();
     let queue = Queue::create(heap(shape.bytes()), shape, 0, &page, planted()).unwrap();
-    let mut drain = Drain::new(page, planted());
-    assert!(drain.add(queue.clone(), Rules { is_ordered: false, me: 9, window }));
+    let mut drain = Drain::new(page, planted()).unwrap();
+    assert!(drain.add(queue.clone(), Rules { is_ordered: false, me: 9, window }).unwrap());
     (drain, Watching { queue, at_once, fails: None, seen: Vec::new() })
 }
 

@@ -106,14 +106,14 @@ fn a_counter_is_one_line_to_look_at_and_tickets_are_one_each() {
     let bells = Watched::new(Bells::new(QUEUES).unwrap().bytes(), QUEUES, &lines);
     let page = BellPage::create(bells, QUEUES, planted()).unwrap();
     let counter = Watched::new(128, QUEUES + 1, &lines);
-    let mut drain = Drain::new(page.clone(), planted());
+    let mut drain = Drain::new(page.clone(), planted()).unwrap();
     let queue = |number| {
         let shape = Shape::new(4, number, 0, number).unwrap();
         Queue::create(Watched::new(shape.bytes(), number, &lines), shape, 0, &page, planted()).unwrap()
     };
     let queues: Vec<_> = (0..QUEUES).map(queue).collect();
     for queue in &queues {
-        assert!(drain.add(queue.clone(), Rules { is_ordered: false, me: 0, window: 4 }));
+        assert!(drain.add(queue.clone(), Rules { is_ordered: false, me: 0, window: 4 }).unwrap());
     }
     let post = |queue: &Queue<_>| queue.post(&[add(0, 0, 1, true)], &mut Looks(1)).unwrap();
     let tickets: Vec<_> = queues.iter().map(post).collect();

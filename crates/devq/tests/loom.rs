@@ -86,7 +86,7 @@ fn producers_of_one_queue() {
     check_within(1, |mutant| {
         let page = loomed::page(1, mutant);
         let queue = queue(shape(2, 7, 0), 0, &page, mutant);
-        let mut consumer = Consumer::new(&queue, RULES);
+        let mut consumer = Consumer::new(&queue, RULES).unwrap();
         let post = |queue: &Queue<Words>, number| queue.post(&[notify(number)], &mut Forever).unwrap();
         let other = queue.clone();
         let one = thread::spawn(move || {
@@ -120,7 +120,7 @@ fn a_place_is_not_written_before_it_is_free() {
     check(3, |mutant| {
         let page = loomed::page(1, mutant);
         let queue = queue(shape(2, 7, 0), 0, &page, mutant);
-        let mut consumer = Consumer::new(&queue, RULES);
+        let mut consumer = Consumer::new(&queue, RULES).unwrap();
         let producer = thread::spawn(move || {
             let all = [notify(0), notify(1)];
             queue.post(&all, &mut Forever).unwrap();
@@ -137,7 +137,7 @@ fn room_is_seen_through_another_producer() {
     check(3, |mutant| {
         let page = loomed::page(1, mutant);
         let queue = queue(shape(2, 7, 0), 0, &page, mutant);
-        let mut consumer = Consumer::new(&queue, RULES);
+        let mut consumer = Consumer::new(&queue, RULES).unwrap();
         queue.post(&[notify(0), notify(1)], &mut Forever).unwrap();
         let post = |queue: Queue<Words>, number| {
             // Only a try: if there is no room now, then not.
@@ -168,7 +168,7 @@ fn a_flush_beside_a_flush() {
         let page = loomed::page(1, mutant);
         let queue = queue(shape(2, 7, 0), 0, &page, mutant);
         let channel = Channel::create(loomed::for_slots(2), 0, &[0], mutant).unwrap();
-        let mut consumer = Consumer::new(&queue, RULES);
+        let mut consumer = Consumer::new(&queue, RULES).unwrap();
         let first = queue.post(&[notify(0)], &mut Forever).unwrap();
         assert!(channel.record(0, first));
         let flush = |channel: &Channel<Words>, queue: &Queue<Words>, last| {
@@ -229,8 +229,8 @@ fn a_companion_counts_what_has_completed() {
         let (main, companion) =
             (queue(shape(2, 7, 0), 0, &page, mutant), queue(shape(2, 8, 1), 0, &page, mutant));
         let counter = loomed::for_slots(2);
-        let mut drain = Drain::new(page, mutant);
-        assert!(drain.add(main.clone(), RULES) && drain.add(companion.clone(), RULES));
+        let mut drain = Drain::new(page, mutant).unwrap();
+        assert!(drain.add(main.clone(), RULES).unwrap() && drain.add(companion.clone(), RULES).unwrap());
         let waited = Ticket { queue: 7, epoch: 0, index: 0 };
         let (seen, at) = (main.clone(), Arc::clone(&counter));
         let counting = thread::spawn(move || {
@@ -259,8 +259,8 @@ fn a_write_counts_what_has_completed() {
         let page = loomed::page(1, mutant);
         let main = queue(shape(2, 7, 0), 0, &page, mutant);
         let counter = loomed::for_slots(2);
-        let mut drain = Drain::new(page, mutant);
-        assert!(drain.add(main.clone(), RULES));
+        let mut drain = Drain::new(page, mutant).unwrap();
+        assert!(drain.add(main.clone(), RULES).unwrap());
         let addition = Addition { at: Remote { peer: 0, addr: 0, key: 1 }, value: 5, poisoned: true };
         let at = Arc::clone(&counter);
         let counting = thread::spawn(move || {
@@ -323,9 +323,9 @@ fn bits_are_taken_while_others_ring() {
     check(3, |mutant| {
         let page = loomed::page(2, mutant);
         let queues = [queue(shape(2, 7, 0), 0, &page, mutant), queue(shape(2, 8, 1), 0, &page, mutant)];
-        let mut drain = Drain::new(page, mutant);
+        let mut drain = Drain::new(page, mutant).unwrap();
         for queue in &queues {
-            assert!(drain.add(queue.clone(), RULES));
+            assert!(drain.add(queue.clone(), RULES).unwrap());
         }
         let mut port = Counters { words: loomed::for_slots(1), notified: 0 };
         drain.pass(&mut port);
@@ -388,7 +388,7 @@ fn a_completion_is_read_while_it_is_overwritten() {
     check(3, |mutant| {
         let page = loomed::page(1, mutant);
         let queue = queue(shape(2, 7, 0), 0, &page, mutant);
-        let mut consumer = Consumer::new(&queue, RULES);
+        let mut consumer = Consumer::new(&queue, RULES).unwrap();
         for index in 0..2 {
             queue.post(&[notify(0)], &mut Forever).unwrap();
             consumer.look(index + 1);
@@ -422,7 +422,7 @@ fn who_leaves_holds_nobody_up() {
     check_within(1, |mutant| {
         let page = loomed::page(1, mutant);
         let queue = queue(shape(4, 7, 0), 0, &page, mutant);
-        let mut consumer = Consumer::new(&queue, RULES);
+        let mut consumer = Consumer::new(&queue, RULES).unwrap();
         let reserved = queue.clone();
         let leaving = thread::spawn(move || reserved.reserve(1).unwrap().cancel());
         let posting = thread::spawn(move || queue.post(&[notify(1)], &mut Forever).unwrap());
@@ -439,7 +439,7 @@ fn a_failure_is_seen_with_the_frontier() {
     check(3, |mutant| {
         let page = loomed::page(1, mutant);
         let queue = queue(shape(4, 7, 0), 0, &page, mutant);
-        let mut consumer = Consumer::new(&queue, RULES);
+        let mut consumer = Consumer::new(&queue, RULES).unwrap();
         queue.post(&[notify(0), notify(1), notify(2)], &mut Forever).unwrap();
         let waiter = thread::spawn(move || {
             let ticket = |index| Ticket { queue: 7, epoch: 0, index };

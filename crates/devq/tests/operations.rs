@@ -58,9 +58,9 @@ fn rig_of(lanes: u32, depth: u32, first: u64, counters: Slots, signals: Slots) -
         Queue::create(heap(shape.bytes()), shape, first, &page, planted()).unwrap()
     };
     let queues: Vec<_> = (0..count).map(make).collect();
-    let mut drain = Drain::new(page.clone(), planted());
+    let mut drain = Drain::new(page.clone(), planted()).unwrap();
     for queue in &queues {
-        assert!(drain.add(queue.clone(), RULES));
+        assert!(drain.add(queue.clone(), RULES).unwrap());
     }
     for (number, queue) in (0..lanes).zip(&queues) {
         queue.answer(Companion::Queue(number + lanes));

@@ -135,8 +135,8 @@ fn a_queue_between_two_processes() {
     let page = BellPage::create(bells, 4, planted()).unwrap();
     let shape = Shape::new(64, 3, 1, 2).unwrap().checked();
     let queue = Queue::create(words, shape, u64::MAX - 100, &page, planted()).unwrap();
-    let mut drain = Drain::new(page, planted());
-    assert!(drain.add(queue.clone(), Rules { is_ordered: true, me: 0, window: 16 }));
+    let mut drain = Drain::new(page, planted()).unwrap();
+    assert!(drain.add(queue.clone(), Rules { is_ordered: true, me: 0, window: 16 }).unwrap());
     let mut child = Command::new(std::env::current_exe().unwrap());
     child.args(["--exact", "child", "--nocapture"]).env(DESCRIPTOR, file.as_raw_fd().to_string());
     let mut child = child.stdin(Stdio::null()).spawn().unwrap();

@@ -63,7 +63,7 @@ fn jobs(consumer: &mut Consumer<HeapWords>) -> Vec<(u64, Job)> {
 
 /// Posts and executes `count` notifications, as many at a time as fit; their tickets.
 fn drive(page: &BellPage<HeapWords>, queue: &Queue<HeapWords>, count: u64) -> Vec<Ticket> {
-    let mut consumer = Consumer::new(queue, RULES);
+    let mut consumer = Consumer::new(queue, RULES).unwrap();
     let mut tickets = Vec::new();
     let mut next = consumer.progress().completed;
     while (tickets.len() as u64) < count || !consumer.is_idle() {
@@ -124,7 +124,7 @@ fn the_deepest_queue_is_filled_to_the_last_place() {
     let entries: Vec<_> = (0..depth).map(notify).collect();
     let ticket = post(&queue, &entries);
     assert_eq!(queue.reserve(1).err(), Some(Refusal::Busy));
-    let mut consumer = Consumer::new(&queue, RULES);
+    let mut consumer = Consumer::new(&queue, RULES).unwrap();
     consumer.look(page.look(0));
     for nth in 0..depth {
         let Step::Begin(index, Job::Execute(entry)) = consumer.next(&|_| None) else {
@@ -201,7 +201,7 @@ fn publication_is_in_order_and_doorbells_do_for_several() {
     assert_eq!((page.look(0), page.take(0)), (3, 1));
     assert_eq!(queue.submit(2), Rung::Covered);
     assert_eq!((page.look(0), page.take(0)), (3, 0), "the late one rings nothing");
-    let mut consumer = Consumer::new(&queue, RULES);
+    let mut consumer = Consumer::new(&queue, RULES).unwrap();
     consumer.look(3);
     let begun: Vec<_> = jobs(&mut consumer).into_iter().map(|(_, job)| job).collect();
     assert_eq!(begun, [0, 1, 2].map(|imm| Job::Execute(notify(imm))));
@@ -221,7 +221,7 @@ fn what_is_given_up_becomes_nops() {
         4,
         "and are submitted, so that the places become free"
     );
-    let mut consumer = Consumer::new(&queue, RULES);
+    let mut consumer = Consumer::new(&queue, RULES).unwrap();
     consumer.look(page.look(0));
     assert_eq!(begin(&mut consumer), [], "nothing of it is executed");
     assert_eq!(consumer.progress().completed, 4);
@@ -264,7 +264,7 @@ fn a_failure_reaches_every_ticket_from_it_on() {
         let entries: Vec<_> = (0..32).map(notify).collect();
         let last = post(&queue, &entries);
         let ticket = |nth: u64| Ticket { index: last.index.wrapping_sub(31 - nth), ..last };
-        let mut consumer = Consumer::new(&queue, Rules { is_ordered: false, me: 0, window });
+        let mut consumer = Consumer::new(&queue, Rules { is_ordered: false, me: 0, window }).unwrap();
         consumer.look(page.look(0));
         loop {
             let begun = begin(&mut consumer);
@@ -321,7 +321,7 @@ fn every_wait_ends_when_its_time_is_over() {
     let slot = Slot::poisoned(0);
     let waited = slot.wait(&words, Condition::AtLeast(1), &mut Looks(3), planted());
     assert_eq!(waited, Err(WaitError::Timeout));
-    let mut consumer = Consumer::new(&queue, RULES);
+    let mut consumer = Consumer::new(&queue, RULES).unwrap();
     consumer.look(page.look(0));
     for index in begin(&mut consumer) {
         consumer.end(index, Outcome::Done(0));
@@ -355,7 +355,7 @@ fn a_spent_budget_is_the_end_if_it_is_asked_to_be() {
 fn an_abort_ends_every_wait_and_nothing_begins_after_it() {
     let (page, queue) = queue(4, 0);
     let ticket = post(&queue, &[notify(0), notify(1), notify(2)]);
-    let mut consumer = Consumer::new(&queue, Rules { is_ordered: false, me: 0, window: 1 });
+    let mut consumer = Consumer::new(&queue, Rules { is_ordered: false, me: 0, window: 1 }).unwrap();
     consumer.look(page.look(0));
     assert_eq!(begin(&mut consumer), [0]);
     let why = Aborted { status: Status::Other(900), reason: 17 };
@@ -378,7 +378,7 @@ fn what_a_device_wrote_is_not_believed() {
     for depth in [2, 8] {
         let (page, queue) = queue(depth, 0);
         let ticket = post(&queue, &[notify(0)]);
-        let mut consumer = Consumer::new(&queue, RULES);
+        let mut consumer = Consumer::new(&queue, RULES).unwrap();
         consumer.look(u64::from(depth) + 1);
         assert!(
             matches!(queue.poll(ticket), Err(WaitError::Aborted(why)) if why.status == Status::BadDoorbell)
@@ -390,7 +390,7 @@ fn what_a_device_wrote_is_not_believed() {
     // What has been written fails with what it was to raise, though no doorbell that is believed told of it.
     let (bells, lost) = queue(8, 5);
     let ticket = post(&lost, &[add(0, 0, 1, true), add(16, 0, 1, true)]);
-    let mut consumer = Consumer::new(&lost, RULES);
+    let mut consumer = Consumer::new(&lost, RULES).unwrap();
     consumer.look(5 + 9);
     let mut poisoned = Vec::new();
     while let Step::Begin(index, job) = consumer.next(&|_| None) {
@@ -407,7 +407,7 @@ fn what_a_device_wrote_is_not_believed() {
     let ticket = post(&queue, &[notify(0), notify(1)]);
     let place = queue.shape().entry(1);
     queue.words().put(place, queue.words().get(place) - 1);
-    let mut consumer = Consumer::new(&queue, RULES);
+    let mut consumer = Consumer::new(&queue, RULES).unwrap();
     consumer.look(page.look(0));
     for index in begin(&mut consumer) {
         consumer.end(index, Outcome::Done(0));
@@ -447,7 +447,8 @@ fn fences_hold_what_they_should() {
     for (nth, (entries, is_ordered, expected)) in cases.iter().enumerate() {
         let (page, queue) = queue(8, 0);
         let last = post(&queue, entries);
-        let mut consumer = Consumer::new(&queue, Rules { is_ordered: *is_ordered, me: 0, window: 8 });
+        let mut consumer =
+            Consumer::new(&queue, Rules { is_ordered: *is_ordered, me: 0, window: 8 }).unwrap();
         consumer.look(page.look(0));
         let mut begun = begin(&mut consumer);
         assert_eq!(begun.len(), *expected, "case {nth}");
@@ -464,7 +465,7 @@ fn fences_hold_what_they_should() {
 fn a_full_queue_that_has_failed_says_so() {
     let (page, queue) = queue(4, 0);
     post(&queue, &[notify(0)]);
-    let mut consumer = Consumer::new(&queue, RULES);
+    let mut consumer = Consumer::new(&queue, RULES).unwrap();
     consumer.look(page.look(0));
     assert_eq!(begin(&mut consumer), [0]);
     assert!(consumer.end(0, FAILED));
@@ -499,9 +500,9 @@ impl Port for Recording {
 fn a_wait_holds_its_queue_until_the_entry_has_completed() {
     let page = page(3);
     let (main, companion) = (queue_of(8, u64::MAX, 0, &page), queue_of(8, 5, 1, &page));
-    let mut drain = Drain::new(page.clone(), planted());
-    assert!(drain.add(main.clone(), RULES) && drain.add(companion.clone(), RULES));
-    assert!(!drain.add(main.clone(), RULES), "it is there");
+    let mut drain = Drain::new(page.clone(), planted()).unwrap();
+    assert!(drain.add(main.clone(), RULES).unwrap() && drain.add(companion.clone(), RULES).unwrap());
+    assert!(!drain.add(main.clone(), RULES).unwrap(), "it is there");
     let mut port = Recording::default();
     let count = post(&companion, &[wait(0, 0), add(0, 64, 1, true)]);
     for _ in 0..3 {
@@ -525,8 +526,8 @@ fn a_wait_holds_its_queue_until_the_entry_has_completed() {
 fn a_failure_goes_over_to_who_waits_for_it() {
     let page = page(2);
     let (main, companion) = (queue_of(8, 0, 0, &page), queue_of(8, 0, 1, &page));
-    let mut drain = Drain::new(page.clone(), planted());
-    assert!(drain.add(main.clone(), RULES) && drain.add(companion.clone(), RULES));
+    let mut drain = Drain::new(page.clone(), planted()).unwrap();
+    assert!(drain.add(main.clone(), RULES).unwrap() && drain.add(companion.clone(), RULES).unwrap());
     let mut port = Recording { fails: vec![(0, 2)], ..Recording::default() };
     let first = post(&main, &[write(0, 8), add(1, 128, 1, true)]);
     let second = post(&main, &[write(8, 8), add(1, 144, 1, false)]);
@@ -550,7 +551,7 @@ fn what_waits_for_what_never_comes_fails() {
     for (entry, reason) in [(wait(9, 0), 9), (wait(0, 0), 0), (wait(0, 1), 0)] {
         let queue = queue_of(8, 0, 0, &page);
         let ticket = post(&queue, &[entry]);
-        let mut consumer = Consumer::new(&queue, RULES);
+        let mut consumer = Consumer::new(&queue, RULES).unwrap();
         consumer.look(page.look(0));
         assert_eq!(begin(&mut consumer), []);
         let fault = Fault { first_bad: 0, status: Status::Awaited, reason };
@@ -561,7 +562,7 @@ fn what_waits_for_what_never_comes_fails() {
     for first_bad in [2, 3, 7].map(Some) {
         let queue = queue_of(8, 0, 0, &page);
         let ticket = post(&queue, &[wait(9, awaited)]);
-        let mut consumer = Consumer::new(&queue, RULES);
+        let mut consumer = Consumer::new(&queue, RULES).unwrap();
         consumer.look(page.look(0));
         let step = consumer.next(&|_| Some(Progress { completed, first_bad }));
         assert!(matches!(step, Step::Idle), "{first_bad:?}: {step:?}");
@@ -571,7 +572,7 @@ fn what_waits_for_what_never_comes_fails() {
     for first_bad in [None, Some(8), Some(9)] {
         let queue = queue_of(8, 0, 0, &page);
         let ticket = post(&queue, &[wait(9, awaited)]);
-        let mut consumer = Consumer::new(&queue, RULES);
+        let mut consumer = Consumer::new(&queue, RULES).unwrap();
         consumer.look(page.look(0));
         let step = consumer.next(&|_| Some(Progress { completed, first_bad }));
         assert!(matches!(step, Step::Held), "{first_bad:?}: {step:?}");
@@ -580,7 +581,7 @@ fn what_waits_for_what_never_comes_fails() {
     }
     let queue = queue_of(8, 0, 0, &page);
     let ticket = post(&queue, &[notify(0), wait(0, 0), notify(1)]);
-    let mut consumer = Consumer::new(&queue, RULES);
+    let mut consumer = Consumer::new(&queue, RULES).unwrap();
     consumer.look(page.look(0));
     assert_eq!(begin(&mut consumer), [0], "to wait for what was before is right");
     consumer.end(0, Outcome::Done(0));
@@ -594,11 +595,11 @@ fn what_waits_for_what_never_comes_fails() {
 fn what_was_rung_before_counts() {
     let page = page(1);
     let queue = queue_of(4, 3, 0, &page);
-    let mut drain = Drain::new(page.clone(), planted());
+    let mut drain = Drain::new(page.clone(), planted()).unwrap();
     let mut port = Recording::default();
     let ticket = post(&queue, &[notify(0)]);
     assert_eq!(drain.pass(&mut port).begun, 0, "it is nobody's");
-    assert!(drain.add(queue.clone(), RULES));
+    assert!(drain.add(queue.clone(), RULES).unwrap());
     assert_eq!(drain.pass(&mut port).begun, 1);
     assert_eq!(queue.poll(ticket), Ok(Poll::Done));
 }
@@ -607,15 +608,15 @@ fn what_was_rung_before_counts() {
 fn a_companion_is_made_when_it_is_first_asked_for() {
     let page = page(2);
     let main = queue_of(8, 0, 0, &page);
-    let mut drain = Drain::new(page.clone(), planted());
-    assert!(drain.add(main.clone(), RULES));
+    let mut drain = Drain::new(page.clone(), planted()).unwrap();
+    assert!(drain.add(main.clone(), RULES).unwrap());
     let mut port = Recording::default();
     drain.pass(&mut port);
     assert_eq!(drain.asked(), None);
     assert_eq!((main.companion(), main.companion()), (Companion::Asked, Companion::Asked));
     drain.pass(&mut port);
     assert_eq!(drain.asked(), Some(0));
-    assert!(drain.add(queue_of(4, 0, 1, &page), RULES));
+    assert!(drain.add(queue_of(4, 0, 1, &page), RULES).unwrap());
     drain.answer(0, Companion::Queue(1));
     assert_eq!((drain.asked(), main.companion_within(&mut Looks(1))), (None, Ok(1)));
     drain.answer(0, Companion::Refused);
@@ -684,7 +685,7 @@ fn checks_are_as_the_header_says() {
     let ticket = post(&queue, &[notify(1)]);
     let place = shape.entry(0) + 40;
     queue.words().put(place, 3);
-    let mut consumer = Consumer::new(&queue, RULES);
+    let mut consumer = Consumer::new(&queue, RULES).unwrap();
     consumer.look(page.look(0));
     assert_eq!(begin(&mut consumer), []);
     assert!(matches!(queue.poll(ticket), Err(WaitError::Failed(fault)) if fault.status == Status::BadEntry));
@@ -694,7 +695,7 @@ fn checks_are_as_the_header_says() {
 #[test]
 fn a_frontier_stays_behind_the_doorbell() {
     let (page, queue) = queue(4, 0);
-    let mut consumer = Consumer::new(&queue, Rules { is_ordered: false, me: 0, window: 0 });
+    let mut consumer = Consumer::new(&queue, Rules { is_ordered: false, me: 0, window: 0 }).unwrap();
     for round in 0..20_u32 {
         let ticket = post(&queue, &[notify(round)]);
         consumer.look(page.look(0));
@@ -734,7 +735,7 @@ fn who_waits_for_a_long_entry_does_not_wait_for_the_next_one() {
     };
     let first = post(&queue, &[Entry::new(long)]);
     post(&queue, &[Entry::new(long)]);
-    let mut consumer = Consumer::new(&queue, RULES);
+    let mut consumer = Consumer::new(&queue, RULES).unwrap();
     consumer.look(page.look(0));
     let mut port = Watches { queue: &queue, first, seen: Vec::new() };
     assert_eq!(consumer.turn(16, &|_| None, &mut port), 2);
@@ -745,14 +746,14 @@ fn who_waits_for_a_long_entry_does_not_wait_for_the_next_one() {
 fn a_queue_that_has_failed_stays_so_under_another_engine() {
     let (page, queue) = queue(8, 0);
     post(&queue, &[write(0, 8)]);
-    let mut consumer = Consumer::new(&queue, RULES);
+    let mut consumer = Consumer::new(&queue, RULES).unwrap();
     consumer.look(page.look(0));
     let [(index, _)] = jobs(&mut consumer)[..] else { panic!("one entry") };
     assert!(consumer.end(index, FAILED));
     drop(consumer);
     let _refused = queue.post(&[write(0, 8)], &mut Looks(1));
     page.words().store(page.bells().bell(0), 2, Release);
-    let mut again = Consumer::new(&queue, RULES);
+    let mut again = Consumer::new(&queue, RULES).unwrap();
     again.look(page.look(0));
     assert_eq!(begin(&mut again), [0_u64; 0], "nothing begins");
 }
@@ -761,8 +762,8 @@ fn a_queue_that_has_failed_stays_so_under_another_engine() {
 fn bits_of_doorbells_that_there_are_not_are_nobodys() {
     let page = page(1);
     let queue = queue_of(8, 0, 0, &page);
-    let mut drain = Drain::new(page.clone(), planted());
-    assert!(drain.add(queue.clone(), RULES));
+    let mut drain = Drain::new(page.clone(), planted()).unwrap();
+    assert!(drain.add(queue.clone(), RULES).unwrap());
     struct Never;
     impl Port for Never {
         fn begin(&mut self, _: u32, _: u64, _: &Job) -> Option<Outcome> {

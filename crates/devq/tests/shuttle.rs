@@ -120,7 +120,7 @@ fn producers_post_and_leave() {
                 leavers.leave();
             }));
         }
-        let mut consumer = Consumer::new(&queue, RULES);
+        let mut consumer = Consumer::new(&queue, RULES).unwrap();
         let mut seen: Vec<u32> = Vec::new();
         loop {
             let is_last = leavers.all();
@@ -200,8 +200,8 @@ fn whoever_waits_comes_to_an_end() {
                 result
             }));
         }
-        let mut drain = Drain::new(page, mutant);
-        assert!(drain.add(queues[0].clone(), RULES));
+        let mut drain = Drain::new(page, mutant).unwrap();
+        assert!(drain.add(queues[0].clone(), RULES).unwrap());
         let mut port = Instantly { counters: Arc::clone(&counters), fails_at };
         if trouble == 1 {
             queues[0].abort(Aborted { status: Status::Aborted, reason: 3 });
@@ -209,7 +209,7 @@ fn whoever_waits_comes_to_an_end() {
         while !leavers.all() {
             drain.pass(&mut port);
             if let Some(asked) = drain.asked() {
-                assert!(drain.add(queues[1].clone(), RULES), "the companion is made once");
+                assert!(drain.add(queues[1].clone(), RULES).unwrap(), "the companion is made once");
                 drain.answer(asked, Companion::Queue(1));
             }
             thread::yield_now();

@@ -53,9 +53,9 @@ fn nothing_is_allocated_for_an_entry() {
         let shape = Shape::new(8, number, 0, number).unwrap();
         Queue::create(heap(shape.bytes()), shape, 0, &page, planted()).unwrap()
     });
-    let mut drain = Drain::new(page, planted());
+    let mut drain = Drain::new(page, planted()).unwrap();
     for queue in &queues {
-        assert!(drain.add(queue.clone(), Rules { is_ordered: false, me: 0, window: 8 }));
+        assert!(drain.add(queue.clone(), Rules { is_ordered: false, me: 0, window: 8 }).unwrap());
     }
     let counter = Addition { at: Remote { peer: 0, addr: 0, key: 1 }, value: 1, poisoned: true };
     let counted = counter.with(write(0, 8)).unwrap();

@@ -40,8 +40,8 @@ fn run(producers: u32, depth: u32, each: u32) {
     let shape = Shape::new(depth, 0, 0, 0).unwrap();
     let first = u64::MAX - u64::from(each);
     let queue: Queue<HeapWords> = Queue::create(heap(shape.bytes()), shape, first, &page, planted()).unwrap();
-    let mut drain = Drain::new(page, planted());
-    assert!(drain.add(queue.clone(), Rules { is_ordered: true, me: 0, window: 64 }));
+    let mut drain = Drain::new(page, planted()).unwrap();
+    assert!(drain.add(queue.clone(), Rules { is_ordered: true, me: 0, window: 64 }).unwrap());
     let left = AtomicU32::new(producers);
     thread::scope(|scope| {
         for producer in 0..producers {

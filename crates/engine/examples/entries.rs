@@ -96,7 +96,7 @@ fn near() -> Option<(Executor<Nobody>, [Memory; 2], Local, Remote)> {
     let memory = [0, 1].map(|_| Memory::heap(BYTES as usize));
     let key = executor.add_region(region(&memory[0], 0))?;
     let near = Some(memory[1].clone());
-    executor.learn(1, Far::of_host(key, BYTES, ErrorTable::default(), near));
+    executor.learn(1, Far::of_host(key, BYTES, ErrorTable::default(), near)).ok()?;
     let (here, there) = (Local { addr: 0, key: key.bits() }, Remote { peer: 1, addr: SLOT, key: key.bits() });
     Some((executor, memory, here, there))
 }
@@ -169,7 +169,7 @@ fn put_shm(bytes: u64, times: u64) -> Option<()> {
     let mut executor = Executor::new(Rma::new(Arc::new(mine)).ok()?, BELLS, Mutant::NONE).ok()?;
     let mut other = Rma::new(Arc::new(theirs)).ok()?;
     let key = executor.add_region(region(&memory[0], heaps[0]))?;
-    executor.learn(1, Far::of_host(key, BYTES, ErrorTable::default(), None));
+    executor.learn(1, Far::of_host(key, BYTES, ErrorTable::default(), None)).ok()?;
     let (here, there) = (Local { addr: 0, key: key.bits() }, Remote { peer: 1, addr: 0, key: key.bits() });
     let signal = Remote { addr: SLOT, ..there };
     let write = entry("device_write", bytes, here, there)?;

@@ -75,10 +75,12 @@ fn rank(wire: WireMode, mode: Mode, near: bool) -> (Vec<Queues<Rma<Over>>>, [Ent
         queues.push(started);
     }
     let near = near.then(|| memory[1].clone());
-    queues[0].learn(
-        1,
-        Far { key: keys[1], len: 1 << 16, table: ErrorTable::default(), near, copies: None, words: None },
-    );
+    queues[0]
+        .learn(
+            1,
+            Far { key: keys[1], len: 1 << 16, table: ErrorTable::default(), near, copies: None, words: None },
+        )
+        .unwrap();
     let from = Local { addr: 0, key: keys[0].bits() };
     let to = |peer: u32, addr| Remote { peer, addr, key: keys[peer as usize].bits() };
     let change = |at, change| Entry::new(Work::Atomic { at, change, poisoned: true });

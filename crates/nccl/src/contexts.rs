@@ -3,7 +3,8 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use trunkline_engine::Traffic;
+use trunkline_engine::{Error, Traffic};
+use trunkline_proto::reserve::OutOfMemory;
 use trunkline_proto::slots::{SlotId, Slots};
 
 use crate::abi::NetAttr;
@@ -26,8 +27,12 @@ impl Contexts {
 
     /// One begins, with its traffic class; its number is never 0, and not that of another that is there.
     pub(crate) fn open(&self, class: Option<u8>) -> Result<u64, CallError> {
-        let opened = self.all().insert(Traffic { class, ..Traffic::default() });
-        opened.map(SlotId::to_bits).map_err(|_| CallError::Argument("too many communicators"))
+        let mut all = self.all();
+        let opened = all.insert(Traffic { class, ..Traffic::default() });
+        opened.map(SlotId::to_bits).map_err(|_| match all.places() {
+            CONTEXTS_MAX.. => CallError::Argument("too many communicators"),
+            few => Error::Memory(OutOfMemory { bytes: (few + 1) * size_of::<Traffic>() }).into(),
+        })
     }
 
     /// One ends; false if there is none with that number.

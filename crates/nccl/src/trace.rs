@@ -13,6 +13,8 @@ use trunkline_fabric::Nic;
 use trunkline_fabric::trace::{Origin, Recorder, TraceFile};
 use trunkline_proto::time::Instant;
 
+use crate::planted;
+
 /// A trace that is being recorded.
 #[derive(Debug)]
 pub(crate) struct Trace {
@@ -39,7 +41,11 @@ impl Trace {
     pub(crate) fn begin(params: &Params) -> io::Result<Option<Self>> {
         let Some(directory) = params.trace.clone() else { return Ok(None) };
         fs::create_dir_all(&directory)?;
-        let recorder = Arc::new(Recorder::new(params.trace_events as usize, params.mutant, monotonic));
+        if planted("nccl-aborts-without-memory") {
+            drop(vec![1_u64; params.trace_events as usize]);
+        }
+        let recorder = Recorder::try_new(params.trace_events as usize, params.mutant, monotonic);
+        let recorder = Arc::new(recorder.map_err(|error| io::Error::new(io::ErrorKind::OutOfMemory, error))?);
         let origin = origin(&recorder);
         Ok(Some(Self { recorder, directory, origin, written: Mutex::new(None) }))
     }

@@ -12,7 +12,7 @@ use trunkline_mem::gpu::Gpus;
 use trunkline_softnic::SoftFabric;
 
 use crate::abi::log::Log;
-use crate::abi::unload::{Kept, watch_for_the_end};
+use crate::abi::unload::{Kept, Reserved, watch_for_the_end};
 use crate::contexts::Contexts;
 use crate::devices::Devices;
 use crate::planted;
@@ -63,7 +63,9 @@ pub(crate) fn start(log: Log) -> Result<&'static World, CallError> {
         return Ok(world);
     }
     let log = Arc::new(log);
-    let made = make(&log).map_err(|error| {
+    let reserved = Reserved::new().map_err(|error| CallError::Engine(error.into()));
+    let made = reserved.and_then(|reserved| Ok((reserved, make(&log)?)));
+    let (reserved, made) = made.map_err(|error| {
         // There is no world whose log could tell it.
         let text = format!("init: {}", trunkline_engine::in_full(&error));
         log.line(Level::Warn, &text);
@@ -73,7 +75,7 @@ pub(crate) fn start(log: Log) -> Result<&'static World, CallError> {
         CallError::Told(error.code())
     })?;
     watch_for_the_end(&WORLD.world);
-    Ok(WORLD.world.put(made))
+    Ok(WORLD.world.put(reserved, made))
 }
 
 /// Where the world is kept, for whoever ends it.

@@ -11,6 +11,7 @@ use trunkline_fabric::Level;
 use trunkline_mem::gpu::{Copies, Export, Gdr, Gpu, Gpus, Mapping, PointerKind};
 use trunkline_mem::{Kind, MappedMemory, Memory, fence_mapped_stores};
 use trunkline_proto::limits::RMA_HEAPS_MAX;
+use trunkline_proto::reserve::try_filled_with;
 use trunkline_proto::wire::memory_handle::{MemoryHandle, Registered};
 use trunkline_proto::wire::rma::word::Width;
 
@@ -150,7 +151,7 @@ impl Memories {
             (_, false) => Err("NVSHMEM_DISABLE_GDRCOPY is set".to_owned()),
             (false, true) => Gdr::open().map(Arc::new).map_err(|missing| missing.to_string()),
         };
-        let known = std::iter::repeat_with(Entry::default).take(RMA_HEAPS_MAX).collect();
+        let known = try_filled_with(RMA_HEAPS_MAX, Entry::default)?;
         let (uses, [warned_of_copies, warned_of_late_copies]) = (AtomicU32::new(0), Default::default());
         let works_on_mappings = AtomicBool::new(false);
         Ok(Self {

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use trunkline_choose::Running;
 use trunkline_mem::gpu::Gpus;
 use trunkline_proto::limits::RMA_HEAPS_MAX;
+use trunkline_proto::reserve::try_filled_with;
 use trunkline_proto::wire::memory_handle::{MEMORY_HANDLE_BYTES, MemoryHandle, Registered};
 
 use crate::error::{CallError, Result};
@@ -40,7 +41,7 @@ impl Mesh {
         let memories = Memories::new(&job, gpus, ways, log)?;
         let (host, proxy) =
             (Lane::new(&job, unseen, memories.stage(0))?, Lane::new(&job, unseen, memories.stage(1))?);
-        let known = (0..size).map(|_| OnceLock::new()).collect();
+        let known = try_filled_with(size, OnceLock::new)?;
         Ok(Self { job, host, proxy, memories, known })
     }
 

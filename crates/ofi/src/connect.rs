@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use rustix::rand::{GetRandomFlags, getrandom};
 use trunkline_fabric::{Access, Caps, LinkAddress, LinkError, LinkId, Links, OpenError, RailConfig};
 use trunkline_mem::Memory;
-use trunkline_proto::reserve::try_deque;
+use trunkline_proto::reserve::{try_deque, try_grow};
 
 use crate::address::{Address, Landing};
 use crate::domain::Domain;
@@ -156,6 +156,8 @@ impl OfiRail {
         match free {
             Some(at) => Ok(at),
             None if self.links.len() < self.config.links as usize => {
+                try_grow(&mut self.links, 1)?;
+                try_grow(&mut self.gone, 1)?;
                 self.links.push(None);
                 self.gone.push(None);
                 Ok(self.links.len() - 1)

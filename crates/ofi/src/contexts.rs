@@ -5,6 +5,7 @@
 use std::cell::UnsafeCell;
 use std::ffi::c_void;
 
+use trunkline_proto::reserve::{OutOfMemory, try_filled_with};
 use trunkline_sys::ofi::Context2;
 
 use crate::mutant::Planted;
@@ -27,10 +28,17 @@ unsafe impl Sync for Contexts {}
 
 impl Contexts {
     /// So many.
-    pub(crate) fn new(count: u32) -> Self {
+    ///
+    /// # Errors
+    /// [`OutOfMemory`].
+    pub(crate) fn new(count: u32) -> Result<Self, OutOfMemory> {
         let empty = || UnsafeCell::new(Context2 { internal: [std::ptr::null_mut(); 8] });
-        let places = std::iter::repeat_with(empty).take(count as usize).collect();
-        Self { places, mixes: Planted::named("ofi-mixes-contexts") }
+        let places = if Planted::named("ofi-aborts-without-memory").is_on() {
+            std::iter::repeat_with(empty).take(count as usize).collect()
+        } else {
+            try_filled_with(count as usize, empty)?
+        };
+        Ok(Self { places, mixes: Planted::named("ofi-mixes-contexts") })
     }
 
     /// The address of a place, if there is one of that number.
@@ -56,7 +64,7 @@ mod tests {
 
     #[test]
     fn places_and_numbers_belong_together() {
-        let contexts = Contexts::new(4);
+        let contexts = Contexts::new(4).unwrap();
         for slot in (0..4).map(Slot) {
             assert_eq!(contexts.slot(contexts.at(slot).unwrap()), Some(slot));
         }

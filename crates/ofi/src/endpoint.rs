@@ -29,6 +29,8 @@ pub enum OpenStep {
     Fabric,
     /// `fi_domain`.
     Domain,
+    /// Memory for the tables of a NIC or a queue.
+    Tables,
     /// `fi_cq_open`.
     Queue,
     /// `fi_av_open`.

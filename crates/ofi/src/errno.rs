@@ -83,6 +83,8 @@ impl Errno {
     pub const NO_KEY: Self = Self(errno::ENOKEY);
     /// The provider does not have it.
     pub const NO_SYS: Self = Self(errno::ENOSYS);
+    /// There is no memory.
+    pub const NO_MEMORY: Self = Self(errno::ENOMEM);
     /// An error waits in a queue.
     pub const AVAILABLE: Self = Self(errno::EAVAIL);
     /// Not for this endpoint.

@@ -8,7 +8,8 @@ use trunkline_proto::wire::status::Usage;
 
 use crate::cache::Registrations;
 use crate::domain::Domain;
-use crate::endpoint::OpenError;
+use crate::endpoint::{OpenError, OpenStep};
+use crate::errno::Errno;
 use crate::info::Info;
 use crate::profile::Profile;
 use crate::reach::Devices;
@@ -72,7 +73,7 @@ impl Port {
         }
         let opened = Arc::new(Opened {
             remains: Remains::default(),
-            table: Table::new(),
+            table: Table::new().map_err(|_| OpenStep::Tables.failed()(Errno::NO_MEMORY))?,
             registrations: Registrations::new(),
             domain: Domain::open(&self.info)?,
             devices: self.devices.clone(),

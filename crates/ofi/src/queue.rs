@@ -131,8 +131,9 @@ impl Queue {
     /// Opens one.
     ///
     /// # Errors
-    /// [`OpenStep::Queue`], with what the provider said.
+    /// [`OpenStep::Tables`] without memory; [`OpenStep::Queue`], with what the provider said.
     pub fn open(domain: &Arc<Domain>, wants: &QueueWants) -> Result<Self, OpenError> {
+        let contexts = Contexts::new(wants.slots).map_err(|_| OpenStep::Tables.failed()(Errno::NO_MEMORY))?;
         let mut attr = CqAttr {
             size: wants.entries,
             format: if wants.format == Format::Tagged { cq_format::TAGGED } else { cq_format::DATA },
@@ -149,7 +150,6 @@ impl Queue {
             unsafe { open(raw, &raw mut attr, to, std::ptr::null_mut()) }
         });
         let fid = fid.map_err(OpenStep::Queue.failed())?;
-        let contexts = Contexts::new(wants.slots);
         let held = Arc::new(HeldQueue { fid, contexts, domain: Arc::clone(domain) });
         Ok(Self::of(held, wants.format, wants.sources))
     }

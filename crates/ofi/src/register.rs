@@ -16,7 +16,7 @@ use crate::reach;
 use crate::region::{self, Model, Mr, Wanted, register};
 use crate::rights::Duty;
 use crate::role::{Ctrl, Data};
-use crate::table::{REGIONS_MAX, Region};
+use crate::table::Region;
 
 /// Registers memory for one rail.
 pub(crate) struct OfiRegistrar {
@@ -93,9 +93,9 @@ impl OfiRegistrar {
         let entry = if let Region::Shared(shared) = &region { Some(shared.entry()) } else { None };
         let local = match self.nic.table.insert(region) {
             Ok(local) => local,
-            Err(region) => {
+            Err((region, why)) => {
                 self.nic.close(*region);
-                return Err(RegisterError::Exhausted(REGIONS_MAX as u32));
+                return Err(why);
             }
         };
         // It may have been closed under its users before this one was known as one.

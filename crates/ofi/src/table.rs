@@ -5,8 +5,9 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
-use trunkline_fabric::{DeregisterError, Extent, LocalKey};
+use trunkline_fabric::{DeregisterError, Extent, LocalKey, RegisterError};
 use trunkline_proto::registrations::EntryId;
+use trunkline_proto::reserve::{OutOfMemory, try_filled_with, try_grow};
 
 use crate::cache::Shared;
 use crate::mutant::Planted;
@@ -50,6 +51,17 @@ struct Live {
     lives: u32,
 }
 
+impl Live {
+    /// Makes room for one more region, and for its slot and its holders when it leaves.
+    fn reserve_one(&mut self) -> Result<(), OutOfMemory> {
+        let entries = self.regions.len() + 1;
+        let bytes = entries * size_of::<(u64, Region)>();
+        self.regions.try_reserve(1).map_err(|_| OutOfMemory { bytes })?;
+        let more = (self.made as usize + 1).saturating_sub(self.free.len());
+        try_grow(&mut self.free, more)
+    }
+}
+
 /// How a region is held.
 #[derive(Default)]
 struct Held {
@@ -69,11 +81,14 @@ pub(crate) struct Table {
 
 impl Table {
     /// An empty one.
-    pub(crate) fn new() -> Self {
-        let chunks = std::iter::repeat_with(OnceLock::new).take(REGIONS_MAX / CHUNK).collect();
+    ///
+    /// # Errors
+    /// [`OutOfMemory`].
+    pub(crate) fn new() -> Result<Self, OutOfMemory> {
+        let chunks = try_filled_with(REGIONS_MAX / CHUNK, OnceLock::new)?;
         let names_the_closed = Planted::named("ofi-names-what-was-closed");
         let holds_nothing = Planted::named("ofi-holds-nothing");
-        Self { chunks, live: Mutex::default(), names_the_closed, holds_nothing }
+        Ok(Self { chunks, live: Mutex::default(), names_the_closed, holds_nothing })
     }
 
     fn live(&self) -> MutexGuard<'_, Live> {
@@ -113,20 +128,35 @@ impl Table {
         slot.place().local(extent.offset, extent.len)
     }
 
-    /// Takes a region in; gives it back if the table is full.
-    pub(crate) fn insert(&self, region: Region) -> Result<LocalKey, Box<Region>> {
+    /// A slot for one more region, with all the memory that the region takes in this table until it has left.
+    fn take_slot(&self, live: &mut Live) -> Result<u32, RegisterError> {
+        live.reserve_one()?;
+        if let Some(index) = live.free.pop() {
+            return Ok(index);
+        }
+        if live.made as usize >= REGIONS_MAX {
+            return Err(RegisterError::Exhausted(REGIONS_MAX as u32));
+        }
+        let chunk = &self.chunks[live.made as usize / CHUNK];
+        if chunk.get().is_none() {
+            // Under the lock, so nobody else has set it.
+            let _ = chunk.set(try_filled_with(CHUNK, Slot::default)?);
+        }
+        live.made += 1;
+        Ok(live.made - 1)
+    }
+
+    /// Takes a region in; gives it back, with the reason, where there is no place for it.
+    pub(crate) fn insert(&self, region: Region) -> Result<LocalKey, (Box<Region>, RegisterError)> {
         let mut live = self.live();
-        let index = match live.free.pop() {
-            Some(index) => index,
-            None if (live.made as usize) < REGIONS_MAX => {
-                live.made += 1;
-                live.made - 1
-            }
-            None => return Err(Box::new(region)),
+        let index = match self.take_slot(&mut live) {
+            Ok(index) => index,
+            Err(why) => return Err((Box::new(region), why)),
         };
-        let chunk = &self.chunks[index as usize / CHUNK];
-        let slots = chunk.get_or_init(|| std::iter::repeat_with(Slot::default).take(CHUNK).collect());
-        let slot = &slots[index as usize % CHUNK];
+        let slots = self.chunks[index as usize / CHUNK].get();
+        let Some(slot) = slots.and_then(|slots| slots.get(index as usize % CHUNK)) else {
+            return Err((Box::new(region), RegisterError::Exhausted(REGIONS_MAX as u32)));
+        };
         // Never 0, so that no key is.
         live.lives = live.lives.wrapping_add(1).max(1);
         let key = u64::from(live.lives) << 32 | u64::from(index);

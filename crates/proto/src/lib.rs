@@ -29,6 +29,7 @@ pub mod counters;
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
 pub mod fuzzing;
+pub mod holding;
 pub mod id;
 pub mod intervals;
 pub mod ipc;

@@ -80,7 +80,7 @@ impl<T> Slots<T> {
         self.capacity
     }
 
-    /// Puts `value` in, or gives it back when the table is full.
+    /// Puts `value` in, or gives it back when the table is full, or when the system has no memory for one more place.
     ///
     /// # Errors
     /// The value, when there is no room.
@@ -90,7 +90,10 @@ impl<T> Slots<T> {
             entry.value = Some(value);
             return Ok(SlotId { slot, generation: entry.generation });
         }
-        if self.entries.len() >= self.capacity {
+        // With the place's entry in the list of free ones, so that nothing is allocated when the value leaves.
+        let more = (self.entries.len() + 1).saturating_sub(self.free.len());
+        let is_full = self.entries.len() >= self.capacity;
+        if is_full || self.entries.try_reserve(1).is_err() || self.free.try_reserve(more).is_err() {
             return Err(value);
         }
         let slot = self.entries.len() as u32;

@@ -3,6 +3,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use trunkline_proto::reserve::try_filled_with;
+
 use crate::error::{Error, Result};
 use crate::far::LANES;
 use crate::team::{Team, Teams, WORLD};
@@ -31,15 +33,6 @@ pub(crate) struct Ctxs {
     made: AtomicU64,
 }
 
-impl Default for Ctxs {
-    fn default() -> Self {
-        Self {
-            words: std::iter::repeat_with(AtomicU64::default).take(CTXS).collect(),
-            made: AtomicU64::new(0),
-        }
-    }
-}
-
 /// What C holds.
 const fn handle(at: usize, word: u64) -> usize {
     (at + 2) | ((word & 0xffff_ffff) as usize) << 16
@@ -54,6 +47,14 @@ const fn lane_of(word: u64) -> usize {
 }
 
 impl Ctxs {
+    /// None yet.
+    ///
+    /// # Errors
+    /// [`Error::Allocate`].
+    pub(crate) fn new() -> Result<Self> {
+        Ok(Self { words: try_filled_with(CTXS, AtomicU64::default)?, made: AtomicU64::new(0) })
+    }
+
     /// What a handle stands for.
     #[inline]
     pub(crate) fn named(&self, of: usize, teams: &Teams) -> Result<On> {
@@ -124,7 +125,7 @@ mod tests {
     #[test]
     fn contexts_are_of_one_use_and_share_lanes() {
         let shared = Team { slot: 1, start: 0, stride: 1, size: 4 };
-        let (teams, ctxs) = (Teams::new(4, shared), Ctxs::default());
+        let (teams, ctxs) = (Teams::new(4, shared), Ctxs::new().unwrap());
         assert_eq!(ctxs.named(DEFAULT, &teams).unwrap().lane, 0);
         assert!(ctxs.named(0, &teams).is_err());
         let made: Vec<_> = (0..CTXS).map(|_| ctxs.make(WORLD).unwrap()).collect();

@@ -1,6 +1,7 @@
 //! Who takes part in a collective: a team, or an active set of PEs with words that the program gives for it. An active set that is all
 //! PEs is the world's team.
 
+use trunkline_proto::reserve::try_filled;
 use trunkline_proto::rma::atomic::{Action, Type};
 use trunkline_proto::wire::rma::word::Width;
 
@@ -76,9 +77,9 @@ impl Pe {
     }
 
     /// A number of each PE of a group, in their order.
-    pub(crate) fn numbers(&self, group: &Group, mine: u64) -> Result<Vec<u64>> {
+    pub(crate) fn numbers(&self, group: &Group, mine: u64) -> Result<Box<[u64]>> {
         let team = group.team();
-        let mut all = vec![0; team.size];
+        let mut all = try_filled(0, team.size)?;
         match group {
             Group::Team(team) => {
                 let own = trunkline_mem::Memory::try_heap(8)?;

@@ -12,6 +12,7 @@ use trunkline_fabric::Level;
 use trunkline_mem::ipc::Private;
 use trunkline_mem::{Memory, Shared, Statics};
 use trunkline_proto::ranges::Ranges;
+use trunkline_proto::reserve::{try_collect, try_vec};
 use trunkline_proto::wire::pe::{Pe as Told, SEGMENTS, Segment as ToldSegment};
 
 use crate::behind::{self, Behind};
@@ -115,11 +116,11 @@ impl Pe {
         let shared = [Some(heap), statics.0, Some(inner)];
         let told = told(&memory, &shared)?;
         let all = read(&member.exchange(&told.to_bytes())?, &told)?;
-        let mut near = neighbours(&all, (me, &told), &memory, shared_heap);
+        let mut near = neighbours(&all, (me, &told), &memory, shared_heap)?;
         let copied = behind(&mut member, &mut near, &all, &memory[STATICS])?;
         let wants_fabric = near.iter().any(|near| !near.is_whole());
         let given = member.exchange(&[u8::from(wants_fabric)])?;
-        let (ours, count) = hosts(&all, me, &near);
+        let (ours, count) = hosts(&all, me, &near)?;
         let segments = Segments(memory);
         let far = match given.iter().all(|bytes| bytes.first() == Some(&0)) {
             true => None,
@@ -139,7 +140,7 @@ impl Pe {
             far,
             layout,
             teams: Teams::new(size, ours),
-            ctxs: Ctxs::default(),
+            ctxs: Ctxs::new()?,
             heap: Mutex::new(Heap { ranges: Ranges::new(segments.0[0].len() as u64), taken: HashMap::new() }),
             segments,
             spins: spins(count),
@@ -326,7 +327,7 @@ fn node() -> [u8; 24] {
 
 /// What the others said, which must fit.
 fn read(given: &[Vec<u8>], own: &Told) -> Result<Vec<Told>> {
-    let mut all = Vec::with_capacity(given.len());
+    let mut all = try_vec(given.len())?;
     for (pe, bytes) in given.iter().enumerate() {
         let told = Told::from_bytes(bytes).map_err(|source| Error::Pe { pe, source })?;
         for (at, what) in ["symmetric heap", "static variables", "inner memory"].into_iter().enumerate() {
@@ -346,7 +347,7 @@ fn neighbours(
     (me, own): (usize, &Told),
     memory: &[Memory; SEGMENTS],
     shared_heap: SharedHeap,
-) -> Box<[Near]> {
+) -> Result<Box<[Near]>> {
     let together = |pe: usize| match shared_heap {
         SharedHeap::Host => true,
         SharedHeap::Nobody => false,
@@ -357,7 +358,7 @@ fn neighbours(
         _ if (told.node == own.node && together(pe)) => Near::of(told),
         _ => Near::default(),
     };
-    all.iter().enumerate().map(near).collect()
+    Ok(try_collect(all.iter().enumerate().map(near))?.into_boxed_slice())
 }
 
 /// Has the system copy from static variables of neighbours that are not mapped, if there are any. All PEs do the same. What is to be held as
@@ -384,8 +385,9 @@ fn behind(
 }
 
 /// The team of those who share memory with this PE, and how many PEs are on this host.
-fn hosts(all: &[Told], me: usize, near: &[Near]) -> (Team, usize) {
-    let whole: Vec<usize> = (0..all.len()).filter(|&pe| near[pe].is_whole()).collect();
+fn hosts(all: &[Told], me: usize, near: &[Near]) -> Result<(Team, usize)> {
+    let mut whole: Vec<usize> = try_vec(all.len())?;
+    whole.extend((0..all.len()).filter(|&pe| near[pe].is_whole()));
     let stride = match whole[..] {
         [first, second, ..] => second - first,
         _ => 1,
@@ -394,7 +396,7 @@ fn hosts(all: &[Told], me: usize, near: &[Near]) -> (Team, usize) {
     let start = if even { whole.first().copied().unwrap_or(me) } else { me };
     let size = if even { whole.len().max(1) } else { 1 };
     let count = all.iter().filter(|told| told.node == all[me].node).count();
-    (Team { slot: SHARED, start, stride: stride as i64, size }, count)
+    Ok((Team { slot: SHARED, start, stride: stride as i64, size }, count))
 }
 
 /// Gives the engine the memory that others reach.

@@ -3,6 +3,7 @@
 
 use bytemuck::{Pod, Zeroable};
 use trunkline_mem::Memory;
+use trunkline_proto::reserve::try_filled;
 
 use crate::collect::memory;
 use crate::error::Result;
@@ -23,15 +24,15 @@ const SLOT: usize = 16;
 pub(crate) type Combine = fn(&mut [u8], &[u8]);
 
 /// Bytes that any element may be at the beginning of.
-struct Buffer(Vec<Aligned>);
+struct Buffer(Box<[Aligned]>);
 
 #[derive(Clone, Copy, Zeroable, Pod)]
 #[repr(C, align(64))]
 struct Aligned([u8; 64]);
 
 impl Buffer {
-    fn new(len: usize) -> Self {
-        Self(vec![Aligned([0; 64]); len.div_ceil(64)])
+    fn new(len: usize) -> Result<Self> {
+        Ok(Self(try_filled(Aligned([0; 64]), len.div_ceil(64))?))
     }
 
     fn bytes(&mut self, len: usize) -> &mut [u8] {
@@ -86,7 +87,7 @@ impl Pe {
         let (begin, end) = ((me * share).min(count * element), ((me + 1) * share).min(count * element));
         let chunk = if self.far.is_some() { CHUNK_FAR } else { CHUNK };
         let chunk = chunk - chunk % element;
-        let (mut acc, mut other) = (Buffer::new(chunk), Buffer::new(chunk));
+        let (mut acc, mut other) = (Buffer::new(chunk)?, Buffer::new(chunk)?);
         self.sync_group(group)?;
         for at in (begin..end).step_by(chunk) {
             let len = chunk.min(end - at);
@@ -274,9 +275,9 @@ mod tests {
 
     #[test]
     fn elements_are_combined_each_with_its_own() {
-        let mut acc = Buffer::new(24);
+        let mut acc = Buffer::new(24).unwrap();
         acc.bytes(24).copy_from_slice(bytemuck::cast_slice(&[1.5_f64, -2.0, f64::MAX]));
-        let mut with = Buffer::new(24);
+        let mut with = Buffer::new(24).unwrap();
         with.bytes(24).copy_from_slice(bytemuck::cast_slice(&[2.0_f64, -3.0, f64::MAX]));
         fold::<f64, Sum>(acc.bytes(24), with.bytes(24));
         assert_eq!(bytemuck::cast_slice::<u8, f64>(acc.bytes(24)), [3.5, -5.0, f64::INFINITY]);

@@ -117,7 +117,8 @@ impl Ends {
         let nics = Nics::new(rails).unwrap();
         let recorder = params.trace.as_ref().map(|_| {
             let clock = UnixHost::new(|_, _| {});
-            Arc::new(Recorder::new(params.trace_events as usize, params.mutant, move || clock.now()))
+            let events = params.trace_events as usize;
+            Arc::new(Recorder::try_new(events, params.mutant, move || clock.now()).unwrap())
         });
         let shares = params.sharing.sharing == Sharing::On;
         let fabric = Traced::new(SoftFabric::new(config).unwrap(), recorder.clone());

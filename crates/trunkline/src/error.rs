@@ -19,6 +19,9 @@ pub enum Error {
     /// The system has no memory for the symmetric heap.
     #[error("no symmetric heap (TRUNKLINE_HEAP_BYTES, Builder::heap): {0}")]
     Memory(#[from] OutOfMemory),
+    /// The system has no memory for what a call works with.
+    #[error("cannot allocate memory: {0}")]
+    Allocate(#[source] OutOfMemory),
     /// The system has no thread left for passive progress.
     #[error("no thread for passive progress: {0}; raise the limit, or start with Builder::passive(false)")]
     Thread(#[source] io::Error),

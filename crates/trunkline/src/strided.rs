@@ -1,6 +1,7 @@
 //! Transfers of elements that do not lie in a row.
 
 use bytemuck::Pod;
+use trunkline_proto::reserve::try_filled;
 
 use crate::context::Context;
 use crate::error::Error;
@@ -52,7 +53,7 @@ impl Context {
         if strides.local == 1 {
             return self.put(rank, to, &from[..count]);
         }
-        let mut packed = vec![T::zeroed(); PACKED.min(count)];
+        let mut packed = try_filled(T::zeroed(), PACKED.min(count)).map_err(Error::Allocate)?;
         for first in (0..count).step_by(PACKED) {
             let some = PACKED.min(count - first);
             for (at, place) in packed[..some].iter_mut().enumerate() {
@@ -80,7 +81,7 @@ impl Context {
             return Err(Error::Argument("fewer elements than the strides reach over"));
         }
         self.offset(from, reach(count, strides.remote)?)?;
-        let mut packed = vec![T::zeroed(); PACKED.min(count)];
+        let mut packed = try_filled(T::zeroed(), PACKED.min(count)).map_err(Error::Allocate)?;
         for first in (0..count).step_by(PACKED) {
             let some = PACKED.min(count - first);
             self.get_every(rank, from.further(first * strides.remote), strides.remote, &mut packed[..some])?;

@@ -6,6 +6,7 @@ use std::marker::PhantomData;
 
 use bytemuck::Pod;
 use trunkline_mem::Memory;
+use trunkline_proto::reserve::try_filled;
 
 use crate::error::Error;
 use crate::word::Word;
@@ -104,12 +105,25 @@ impl<T: Pod> SymmetricSlice<T> {
         debug_assert!(written.is_ok());
     }
 
-    /// All elements of this rank, copied.
+    /// All elements of this rank, copied. Without memory for them the process ends, as with any `Vec`; see [`try_to_vec`](Self::try_to_vec).
     #[must_use]
     pub fn to_vec(&self) -> Vec<T> {
         let mut all = vec![T::zeroed(); self.len];
         self.read(0, &mut all);
         all
+    }
+
+    /// The same, where the lack of memory is an error.
+    ///
+    /// # Errors
+    /// [`Error::Allocate`].
+    pub fn try_to_vec(&self) -> Result<Vec<T>, Error> {
+        if crate::planted("api-aborts-without-memory") {
+            return Ok(self.to_vec());
+        }
+        let mut all = try_filled(T::zeroed(), self.len).map_err(Error::Allocate)?.into_vec();
+        self.read(0, &mut all);
+        Ok(all)
     }
 
     /// Sets all elements of this rank.

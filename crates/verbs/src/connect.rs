@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use trunkline_fabric::{Access, LinkAddress, LinkError, LinkId, Links, Mr, OpenError, Rail, RailConfig};
 use trunkline_mem::Memory;
+use trunkline_proto::reserve::{try_grow, try_vec};
 use trunkline_sys::verbs::{Ece, LINK_LAYER_ETHERNET, LINK_LAYER_INFINIBAND};
 
 use crate::cq::CompletionQueue;
@@ -160,6 +161,7 @@ impl VerbsRail {
             return Err(OpenError::Exhausted { what: "the completions of a queue", limit });
         }
         let links = links.min(fits);
+        let (stage, dirty) = (Stage::new()?, try_vec(2 * ROOM)?);
         let cq = CompletionQueue::new(&port.device, links * each)
             .map_err(|source| OpenError::System { what: "making a completion queue", source })?;
         Ok(Self {
@@ -167,8 +169,9 @@ impl VerbsRail {
             flusher: None,
             flushes: 0,
             cq,
-            stage: Stage::new(),
-            dirty: Vec::with_capacity(2 * ROOM),
+            leftovers: false,
+            stage,
+            dirty,
             refused: Vec::new(),
             live: 0,
             lives: 0,
@@ -265,6 +268,9 @@ impl VerbsRail {
     }
 
     fn make(&mut self, id: LinkId, pipeline: Option<u32>) -> Result<Link, LinkError> {
+        let RailConfig { depth, recv_depth, .. } = self.config;
+        // Before the queue pair, which a refusal would have to give back.
+        let (queue, receives) = (Queue::new(depth * self.places())?, Receives::new(recv_depth)?);
         let psn = packet_number().map_err(system("getrandom"))?;
         let at = self.port.read_address()?;
         let qp = self.pair(psn, pipeline, &at)?;
@@ -272,13 +278,12 @@ impl VerbsRail {
         let overrates = Planted::named("verbs-inline-too-small").is_on();
         let inline = if overrates { COPIED_MAX } else { self.port.grant.inline as usize };
         let staging = self.stage_inline(inline)?;
-        let RailConfig { depth, recv_depth, .. } = self.config;
         self.lives += 1;
         Ok(Link {
             id,
             pipeline: qp.pipeline(),
             qp,
-            queue: Queue::new(depth * self.places()),
+            queue,
             half: None,
             chain: Chain::EMPTY,
             psn,
@@ -286,7 +291,7 @@ impl VerbsRail {
             state: State::New,
             depth,
             flushes: 0,
-            receives: Receives::new(recv_depth),
+            receives,
             receive_chain: Chain::EMPTY,
             broken: None,
             trusts_device: Planted::named("verbs-trusts-broken-pairs"),
@@ -340,6 +345,10 @@ impl Links for VerbsRail {
             return Err(LinkError::Exhausted(self.config.links));
         }
         let place = self.links.iter().position(Option::is_none).unwrap_or(self.links.len());
+        try_grow(&mut self.links, 1)?;
+        // A link that ends has its place there without asking.
+        let listed = self.refused.len();
+        try_grow(&mut self.refused, (place + 1).saturating_sub(listed))?;
         let id = LinkId(place as u32);
         let link = Box::new(self.make(id, pipeline)?);
         if place == self.links.len() {
@@ -436,7 +445,7 @@ impl Links for VerbsRail {
         let number = found.qp.number();
         drop(found);
         let keeps = self.keeps_leftovers.is_on();
-        self.cq.sift(|wc| keeps || wc.qp_num != number);
+        self.leftovers |= !self.cq.sift(|wc| keeps || wc.qp_num != number);
     }
 }
 

@@ -129,21 +129,21 @@ impl CompletionQueue {
     }
 
     /// Takes all there is out and keeps what `wanted` says; for links that are destroyed, which a provider may leave
-    /// completions of behind.
-    pub(crate) fn sift(&mut self, wanted: impl Fn(&Wc) -> bool) {
-        let mut kept: VecDeque<Wc> = self.kept.drain(..).collect();
-        kept.extend(&self.batch[self.told..self.taken]);
-        // More than it holds cannot come: nobody posts meanwhile.
-        for _ in 0..=self.capacity as usize / BATCH {
-            let more = self.refill();
-            kept.extend(&self.batch[..self.taken]);
-            if !more {
+    /// completions of behind. False where memory ends before the completions do: the rest stays with the device.
+    pub(crate) fn sift(&mut self, wanted: impl Fn(&Wc) -> bool) -> bool {
+        self.kept.retain(|wc| wanted(wc));
+        // More than it holds cannot come: nobody posts meanwhile. The first round is of the batch that was taken before.
+        for _ in 0..=1 + self.capacity as usize / BATCH {
+            if self.kept.try_reserve(BATCH).is_err() {
+                return false;
+            }
+            self.kept.extend(self.batch[self.told..self.taken].iter().filter(|wc| wanted(wc)));
+            self.refill();
+            if self.taken == 0 {
                 break;
             }
         }
-        (self.told, self.taken) = (0, 0);
-        kept.retain(|wc| wanted(wc));
-        self.kept = kept;
+        true
     }
 
     /// The descriptor that [`CompletionQueue::arm`] arms.

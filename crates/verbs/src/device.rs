@@ -87,6 +87,8 @@ impl Device {
         raw: *mut RawDevice,
         config: &VerbsConfig,
     ) -> io::Result<Self> {
+        let (faults, regions) =
+            Faults::new().and_then(|faults| Ok((faults, Table::new()?))).map_err(io::Error::other)?;
         let calls = library.calls();
         // SAFETY: the caller's promise.
         let name = unsafe { (calls.get_device_name)(raw) };
@@ -123,8 +125,8 @@ impl Device {
             attr,
             name,
             folder,
-            faults: Faults::new(events),
-            regions: Table::new(attr.max_mr.unsigned_abs()),
+            faults: faults.over(events),
+            regions: regions.limited(attr.max_mr.unsigned_abs()),
             abandoned: Abandoned::default(),
             reach: DeviceReach::default(),
             pipelines: Pipelines::of(library.ionic(), context),

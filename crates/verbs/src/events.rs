@@ -8,6 +8,7 @@ use std::time::Instant;
 
 use rustix::fd::BorrowedFd;
 use rustix::fs::OFlags;
+use trunkline_proto::reserve::{OutOfMemory, try_filled};
 use trunkline_sys::verbs::{AckAsyncEvent, AsyncEvent, Context, GetAsyncEvent, event};
 
 use crate::error::Planted;
@@ -80,16 +81,24 @@ struct State {
 }
 
 impl Faults {
-    /// Those that come over a descriptor of the device.
-    pub(crate) fn new(events: i32) -> Self {
-        let state = State { objects: HashMap::new(), down: vec![None; PORTS].into() };
-        Self {
-            asks: unblock(events),
+    /// Those of a device that is not open yet.
+    ///
+    /// # Errors
+    /// [`OutOfMemory`].
+    pub(crate) fn new() -> Result<Self, OutOfMemory> {
+        let state = State { objects: HashMap::new(), down: try_filled(None, PORTS)? };
+        Ok(Self {
+            asks: false,
             state: Mutex::new(state),
             dead: AtomicBool::new(false),
             keeps: Planted::named("verbs-keeps-events"),
             deaf: Planted::named("verbs-is-deaf-to-events"),
-        }
+        })
+    }
+
+    /// The same, of those that come over a descriptor of the device.
+    pub(crate) fn over(self, events: i32) -> Self {
+        Self { asks: unblock(events), ..self }
     }
 
     fn state(&self) -> std::sync::MutexGuard<'_, State> {
@@ -181,7 +190,7 @@ mod tests {
 
     #[test]
     fn events_reach_the_link_they_are_about() {
-        let faults = Faults::new(-1);
+        let faults = Faults::new().unwrap();
         let (one, two) = (faults.add(0x1000 as *mut u8), faults.add(0x2000 as *mut u8));
         let mut state = faults.state();
         faults.note(&mut state, &event(0x2000, event::COMM_EST));
@@ -199,7 +208,7 @@ mod tests {
 
     #[test]
     fn a_port_is_down_until_it_is_up() {
-        let faults = Faults::new(-1);
+        let faults = Faults::new().unwrap();
         faults.note(&mut faults.state(), &event(2, event::PORT_ERR));
         assert!(faults.down_since(1).is_none() && faults.down_since(2).is_some());
         faults.note(&mut faults.state(), &event(2, event::PORT_ACTIVE));

@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
 use trunkline_fabric::{Access, Ctrl, LinkId, Mr, Registrar, Remote};
 use trunkline_mem::Memory;
+use trunkline_proto::reserve::try_deque;
 use trunkline_sys::verbs::{QpCap, Rdma, SEND_SIGNALED, SendWr, Sge, Wc, wc_status, wr_opcode};
 
 use crate::cq::CompletionQueue;
@@ -156,7 +157,7 @@ impl Flusher {
         let to = port.device.regions.place(region.extent(BYTES, BYTES)).ok_or(io::ErrorKind::InvalidData)?;
         let cq = CompletionQueue::new(&port.device, ROOM)?;
         let qp = connected(port, &cq, ours, limits)?;
-        let (posted, waiting) = (VecDeque::with_capacity(ROOM as usize), VecDeque::new());
+        let (posted, waiting) = (try_deque(ROOM as usize).map_err(io::Error::other)?, VecDeque::new());
         let (done, seats) = (VecDeque::new(), NOBODY);
         let keeps_broken = Planted::named("verbs-keeps-broken-flusher");
         let state = State { qp, cq, region, to, posted, waiting, done, seats, keeps_broken };

@@ -76,6 +76,9 @@ impl VerbsRail {
             return self.tell_receive(place, position, wc);
         }
         let Some(Some(link)) = self.links.get_mut(place as usize) else { return Told::Nothing };
+        if self.leftovers && wc.qp_num != link.qp.number() {
+            return Told::Nothing;
+        }
         if kind == Kind::Mark { tell_mark(link, position) } else { tell_work(link, position, wc) }
     }
 
@@ -83,6 +86,9 @@ impl VerbsRail {
     #[inline]
     fn tell_receive(&mut self, place: u32, slot: u32, wc: &Wc) -> Told {
         let Some(Some(link)) = self.links.get_mut(place as usize) else { return Told::Nothing };
+        if self.leftovers && wc.qp_num != link.qp.number() {
+            return Told::Nothing;
+        }
         let id = link.id;
         if wc.status != wc_status::SUCCESS {
             link.has_broken();

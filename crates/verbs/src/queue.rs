@@ -1,5 +1,7 @@
 //! What is posted on one work queue, oldest first, and what its completions say of it. Pure: knows no device.
 
+use trunkline_proto::reserve::{OutOfMemory, try_filled};
+
 use crate::error::Planted;
 
 /// One operation that was posted.
@@ -49,9 +51,12 @@ pub(crate) enum Ended {
 
 impl Queue {
     /// A queue for `depth` operations.
-    pub(crate) fn new(depth: u32) -> Self {
-        Self {
-            entries: vec![Entry::default(); depth.max(1) as usize].into(),
+    ///
+    /// # Errors
+    /// [`OutOfMemory`].
+    pub(crate) fn new(depth: u32) -> Result<Self, OutOfMemory> {
+        Ok(Self {
+            entries: try_filled(Entry::default(), depth.max(1) as usize)?,
             head: 0,
             tail: 0,
             given: 0,
@@ -59,7 +64,7 @@ impl Queue {
             quiet: 0,
             failed: false,
             never_signals: Planted::named("verbs-never-signals-by-itself"),
-        }
+        })
     }
 
     /// Operations that it has room for.
@@ -199,7 +204,7 @@ mod tests {
 
     #[test]
     fn earlier_ones_end_silently_and_fail_after_the_first_failure() {
-        let mut queue = Queue::new(8);
+        let mut queue = Queue::new(8).unwrap();
         let positions: Vec<u32> = (0..6).map(|wr_id| queue.push(entry(wr_id, false), false).0).collect();
         assert_eq!(queue.end(positions[0], true), Ended::Nobody, "the device has none");
         queue.give();
@@ -214,7 +219,7 @@ mod tests {
 
     #[test]
     fn what_the_device_did_not_take_is_dropped_last() {
-        let mut queue = Queue::new(4);
+        let mut queue = Queue::new(4).unwrap();
         let positions: Vec<u32> = (0..4).map(|wr_id| queue.push(entry(wr_id, true), false).0).collect();
         queue.give();
         queue.refused(2);
@@ -230,7 +235,7 @@ mod tests {
 
     #[test]
     fn what_is_before_a_mark_has_ended_when_that_has() {
-        let mut queue = Queue::new(4);
+        let mut queue = Queue::new(4).unwrap();
         let positions: Vec<u32> = (0..4).map(|wr_id| queue.push(entry(wr_id, false), false).0).collect();
         queue.give();
         queue.refused(1);
@@ -244,14 +249,14 @@ mod tests {
         assert_eq!(queue.end_before(mark), Ended::Flushed(entry(2, false)));
         assert_eq!((queue.end_before(mark), queue.given(), queue.len()), (Ended::Nobody, 0, 1));
         assert_eq!(queue.end_before(positions[0]), Ended::Nobody, "a mark that is past");
-        assert_eq!(Queue::new(3).end_before(0), Ended::Nobody);
+        assert_eq!(Queue::new(3).unwrap().end_before(0), Ended::Nobody);
     }
 
     proptest! {
         /// Against a list: places come free in order, and a queue that is used without being told never stays full.
         #[test]
         fn places_come_free(depth in 1_u32..20, steps in proptest::collection::vec(any::<u8>(), 0..300)) {
-            let mut queue = Queue::new(depth);
+            let mut queue = Queue::new(depth).unwrap();
             let mut model: VecDeque<(u32, u64, bool)> = VecDeque::new();
             for (wr_id, step) in steps.into_iter().enumerate() {
                 if step % 3 > 0 && queue.len() < depth {

@@ -38,6 +38,8 @@ pub struct VerbsRail {
     /// Flushes that have not been told of.
     pub(crate) flushes: u32,
     pub(crate) cq: CompletionQueue,
+    /// Completions of links that have ended may still come: there was no memory to take them out.
+    pub(crate) leftovers: bool,
     pub(crate) stage: Stage,
     pub(crate) dirty: Vec<Dirty>,
     /// Links that have work or receives which the device did not take.

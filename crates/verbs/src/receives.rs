@@ -3,7 +3,10 @@
 
 use std::collections::VecDeque;
 
+use trunkline_proto::reserve::{OutOfMemory, try_collect, try_deque, try_filled};
 use trunkline_sys::verbs::Sge;
+
+use crate::error::Planted;
 
 /// One receive.
 #[derive(Clone, Copy)]
@@ -25,13 +28,17 @@ pub(crate) struct Receives {
 
 impl Receives {
     /// Room for so many.
-    pub(crate) fn new(most: u32) -> Self {
+    ///
+    /// # Errors
+    /// [`OutOfMemory`].
+    pub(crate) fn new(most: u32) -> Result<Self, OutOfMemory> {
         let none = Slot { wr_id: 0, into: Sge::ZERO, used: false };
-        Self {
-            slots: vec![none; most as usize].into(),
-            free: (0..most).rev().collect(),
-            untaken: VecDeque::with_capacity(most as usize),
-        }
+        let aborts = Planted::named("verbs-aborts-without-memory").is_on();
+        Ok(Self {
+            slots: try_filled(none, most as usize)?,
+            free: if aborts { (0..most).rev().collect() } else { try_collect((0..most).rev())? },
+            untaken: try_deque(most as usize)?,
+        })
     }
 
     /// Those that have not ended.
@@ -92,19 +99,19 @@ mod tests {
 
     #[test]
     fn there_are_as_many_as_there_is_room_for() {
-        let mut receives = Receives::new(3);
+        let mut receives = Receives::new(3).unwrap();
         let slots: Vec<u32> = (0..3).filter_map(|wr_id| receives.take(wr_id, place(wr_id))).collect();
         assert_eq!((slots.len(), receives.len(), receives.take(9, place(9))), (3, 3, None));
         assert_eq!(receives.end(slots[1]), Some(1));
         assert_eq!(receives.end(slots[1]), None, "twice");
         assert_eq!(receives.end(77), None, "there is no such slot");
         assert_eq!(receives.take(9, place(9)), Some(slots[1]));
-        assert_eq!(Receives::new(0).take(1, place(1)), None);
+        assert_eq!(Receives::new(0).unwrap().take(1, place(1)), None);
     }
 
     #[test]
     fn one_that_is_lent_stays_in_its_slot() {
-        let mut receives = Receives::new(2);
+        let mut receives = Receives::new(2).unwrap();
         let slot = receives.take(5, place(40)).unwrap();
         assert_eq!(receives.lent(slot).map(|sge| sge.addr), Some(40));
         assert_eq!((receives.len(), receives.end(slot)), (1, Some(5)));
@@ -113,7 +120,7 @@ mod tests {
 
     #[test]
     fn what_the_device_never_gets_ends_last_and_in_order() {
-        let mut receives = Receives::new(4);
+        let mut receives = Receives::new(4).unwrap();
         let slots: Vec<u32> = (0..4).filter_map(|wr_id| receives.take(wr_id, place(wr_id))).collect();
         receives.keep(slots[2]);
         receives.keep(slots[1]);

@@ -11,7 +11,8 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use trunkline_fabric::{
     Access, DeregisterError, Exported, Extent, Keys, LocalKey, Purpose, RegisterError, Registrar, RemoteKey,
 };
-use trunkline_mem::{Kind, Memory};
+use trunkline_mem::{Kind, Memory, OutOfMemory};
+use trunkline_proto::reserve::{try_filled_with, try_grow};
 use trunkline_sys::verbs::{
     ACCESS_LOCAL_WRITE, ACCESS_RELAXED_ORDERING, ACCESS_REMOTE_ATOMIC, ACCESS_REMOTE_READ,
     ACCESS_REMOTE_WRITE, Calls, Mr, Sge,
@@ -59,6 +60,17 @@ struct Live {
     lives: u32,
 }
 
+impl Live {
+    /// Makes room for one more region, and for its slot when it has left.
+    fn reserve_one(&mut self) -> Result<(), OutOfMemory> {
+        let entries = self.regions.len() + 1;
+        let bytes = entries * size_of::<(u64, (Object, Memory))>();
+        self.regions.try_reserve(1).map_err(|_| OutOfMemory { bytes })?;
+        let more = (self.made as usize + 1).saturating_sub(self.free.len());
+        try_grow(&mut self.free, more)
+    }
+}
+
 /// The library's object.
 struct Object(*mut Mr);
 
@@ -66,14 +78,22 @@ struct Object(*mut Mr);
 unsafe impl Send for Object {}
 
 impl Table {
-    /// An empty one of a device that takes `max` regions.
-    pub(crate) fn new(max: u32) -> Self {
-        Self {
-            chunks: std::iter::repeat_with(OnceLock::new).take(CHUNKS).collect(),
-            max: max.min((CHUNK * CHUNKS) as u32),
+    /// An empty one, which takes no region until it is told how many its device does.
+    ///
+    /// # Errors
+    /// [`OutOfMemory`].
+    pub(crate) fn new() -> Result<Self, OutOfMemory> {
+        Ok(Self {
+            chunks: try_filled_with(CHUNKS, OnceLock::new)?,
+            max: 0,
             live: Mutex::default(),
             skip_bounds: Planted::named("verbs-skips-local-bounds"),
-        }
+        })
+    }
+
+    /// The same of a device that takes `max` regions.
+    pub(crate) fn limited(self, max: u32) -> Self {
+        Self { max: max.min((CHUNK * CHUNKS) as u32), ..self }
     }
 
     /// Most regions.
@@ -113,27 +133,37 @@ impl Table {
         Some(Sge { addr, length, lkey: key as u32 })
     }
 
-    /// Takes a region in; gives it back if the table is full.
-    fn insert(&self, mr: *mut Mr, lkey: u32, base: u64, memory: &Memory) -> Option<LocalKey> {
+    /// A slot for one more region, with all the memory that the region takes in this table until it has left.
+    fn take_slot(&self, live: &mut Live) -> Result<u32, RegisterError> {
+        live.reserve_one()?;
+        if let Some(index) = live.free.pop() {
+            return Ok(index);
+        }
+        if live.made >= self.max {
+            return Err(RegisterError::Exhausted(self.max));
+        }
+        let chunk = &self.chunks[live.made as usize / CHUNK];
+        if chunk.get().is_none() {
+            // Under the lock, so nobody else has set it.
+            let _ = chunk.set(try_filled_with(CHUNK, Slot::default)?);
+        }
+        live.made += 1;
+        Ok(live.made - 1)
+    }
+
+    /// Takes a region in, or says why there is no place for it.
+    fn insert(&self, mr: *mut Mr, lkey: u32, base: u64, memory: &Memory) -> Result<LocalKey, RegisterError> {
         let mut live = self.live();
-        let index = match live.free.pop() {
-            Some(index) => index,
-            None if live.made < self.max => {
-                live.made += 1;
-                live.made - 1
-            }
-            None => return None,
-        };
-        let chunk = &self.chunks[index as usize / CHUNK];
-        let slots = chunk.get_or_init(|| std::iter::repeat_with(Slot::default).take(CHUNK).collect());
-        let slot = &slots[index as usize % CHUNK];
+        let index = self.take_slot(&mut live)?;
+        let full = RegisterError::Exhausted(self.max);
+        let Some(slot) = self.slot(index) else { return Err(full) };
         live.lives = live.lives.wrapping_add(1) % LIVES + 1;
         let key = u64::from(live.lives) << LIFE_AT | u64::from(index) << 32 | u64::from(lkey);
         slot.base.store(base, Ordering::Relaxed);
         slot.len.store(memory.len() as u64, Ordering::Relaxed);
         slot.key.store(key, Ordering::Release);
         live.regions.insert(key, (Object(mr), memory.clone()));
-        Some(LocalKey(key))
+        Ok(LocalKey(key))
     }
 
     /// Withdraws a region and has the device forget it.
@@ -144,8 +174,7 @@ impl Table {
         if let Some(slot) = self.slot(index) {
             slot.key.store(0, Ordering::Release);
         }
-        // SAFETY: the region is registered: it is in the table, and leaves it only here.
-        let ended = errno(unsafe { (calls.dereg_mr)(object.0) });
+        let ended = forget_region(calls, object);
         if ended.is_err() {
             // Something is still bound to it; it may be asked again.
             return Err(DeregisterError::InUse { peer: 0 });
@@ -155,13 +184,18 @@ impl Table {
         Ok(())
     }
 
-    /// Ends what is left when the device is closed.
+    /// Has the device forget what is left when it is closed. The memory stays mapped as long as the table: something may be bound to it.
     pub(crate) fn end_all(&self, calls: &Calls) {
-        let keys: Vec<u64> = self.live().regions.keys().copied().collect();
-        for key in keys {
-            let _ = self.end(calls, LocalKey(key));
+        for (object, _) in self.live().regions.values() {
+            let _ = forget_region(calls, object);
         }
     }
+}
+
+/// Has the device forget a region of its table, which then leaves the table, or goes with it.
+fn forget_region(calls: &Calls, object: &Object) -> io::Result<()> {
+    // SAFETY: the region is registered: objects of the table are, and leave it when they are not.
+    errno(unsafe { (calls.dereg_mr)(object.0) })
 }
 
 /// Bits of a slot's number.
@@ -257,12 +291,12 @@ impl VerbsRegistrar {
             let made = unsafe { &*mr };
             (made.lkey, made.rkey)
         };
-        let Some(local) = table.insert(mr, lkey, base, memory) else {
+        let entered = table.insert(mr, lkey, base, memory);
+        if entered.is_err() {
             // SAFETY: as above, and nobody knows it.
             unsafe { (self.device.calls().dereg_mr)(mr) };
-            return Err(RegisterError::Exhausted(table.max()));
-        };
-        Ok(Keys { local, remote: RemoteKey(rkey.into()), remote_base: base })
+        }
+        Ok(Keys { local: entered?, remote: RemoteKey(rkey.into()), remote_base: base })
     }
 
     fn end(&self, key: LocalKey) -> Result<(), DeregisterError> {
@@ -350,7 +384,7 @@ mod tests {
     use super::*;
 
     fn table_with(memory: &Memory) -> (Table, LocalKey) {
-        let table = Table::new(2);
+        let table = Table::new().unwrap().limited(2);
         let key = table.insert(std::ptr::null_mut(), 0x77, 0x10, memory).unwrap();
         (table, key)
     }
@@ -375,8 +409,9 @@ mod tests {
     fn a_table_takes_as_many_as_it_may() {
         let memory = Memory::heap(100);
         let (table, key) = table_with(&memory);
-        assert!(table.insert(std::ptr::null_mut(), 1, 0, &memory).is_some());
-        assert!(table.insert(std::ptr::null_mut(), 2, 0, &memory).is_none());
+        assert!(table.insert(std::ptr::null_mut(), 1, 0, &memory).is_ok());
+        let refused = table.insert(std::ptr::null_mut(), 2, 0, &memory);
+        assert!(matches!(refused, Err(RegisterError::Exhausted(2))), "{refused:?}");
         assert_eq!((table.len(), table.max()), (2, 2));
         assert!(table.place(Extent { key, offset: 0, len: 1 }).is_some());
     }

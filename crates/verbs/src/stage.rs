@@ -3,6 +3,7 @@
 
 use std::ffi::c_int;
 
+use trunkline_proto::reserve::{OutOfMemory, try_filled};
 use trunkline_sys::verbs::{RecvWr, SEND_INLINE, SEND_SIGNALED, SendWr, SendWrTarget, Sge};
 
 use crate::error::Planted;
@@ -86,19 +87,22 @@ unsafe impl Send for Stage {}
 
 impl Stage {
     /// An empty one.
-    pub(crate) fn new() -> Self {
-        Self {
-            sends: Box::new([SendWr::ZERO; ROOM]),
-            lists: Box::new([[Sge::ZERO; 2]; ROOM]),
-            bytes: Box::new([[0; COPIED_MAX]; ROOM]),
-            next: Box::new([NONE; ROOM]),
+    ///
+    /// # Errors
+    /// [`OutOfMemory`].
+    pub(crate) fn new() -> Result<Self, OutOfMemory> {
+        Ok(Self {
+            sends: try_room(SendWr::ZERO)?,
+            lists: try_room([Sge::ZERO; 2])?,
+            bytes: try_room([0; COPIED_MAX])?,
+            next: try_room(NONE)?,
             used: 0,
-            receives: Box::new([RecvWr::ZERO; ROOM]),
-            places: Box::new([Sge::ZERO; ROOM]),
-            next_receive: Box::new([NONE; ROOM]),
+            receives: try_room(RecvWr::ZERO)?,
+            places: try_room(Sge::ZERO)?,
+            next_receive: try_room(NONE)?,
             used_receives: 0,
             one_by_one: Planted::named("verbs-rings-for-each"),
-        }
+        })
     }
 
     /// Whether the next send, or receive, finds no room.
@@ -310,6 +314,12 @@ impl Stage {
         let next = move |at: &u16| place(self.next_receive[usize::from(*at)]);
         std::iter::successors(place(first), next).map(|at| self.receives[usize::from(at)].wr_id)
     }
+}
+
+/// A value for each place.
+fn try_room<T: Clone>(value: T) -> Result<Box<[T; ROOM]>, OutOfMemory> {
+    // There are as many as are asked for.
+    try_filled(value, ROOM)?.try_into().map_err(|_| OutOfMemory { bytes: ROOM * size_of::<T>() })
 }
 
 #[inline]

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
+use trunkline_proto::reserve::{OutOfMemory, try_collect, try_vec};
 
 use super::frame::{Answer, Challenge, Hello, Status};
 use crate::secret::{self, Secret};
@@ -77,22 +78,21 @@ struct Pending {
 /// Waits until all of `size` processes are there; the streams by rank, the own place empty.
 ///
 /// # Errors
-/// What the system says, and at the deadline the ranks that are missing.
+/// What the system says, that it has no memory, and at the deadline the members that are there.
 pub(crate) fn meet(
     listener: &Listener,
     secret: &Secret,
     size: usize,
     deadline: Instant,
 ) -> Result<Vec<Option<TcpStream>>, MeetError> {
-    let mut members: Vec<Option<TcpStream>> = (0..size).map(|_| None).collect();
-    let mut pending: Vec<Pending> = Vec::new();
+    let mut members: Vec<Option<TcpStream>> = try_collect((0..size).map(|_| None))?;
+    let mut pending: Vec<Pending> = try_vec(PENDING_MAX)?;
     let mut refused: Option<AcceptRefusal> = None;
     while members.iter().skip(1).any(Option::is_none) {
         let now = Instant::now();
         if now >= deadline {
-            let missing = (1..size).filter(|rank| members[*rank].is_none()).collect();
             let refused = refused.map(|refusal| refusal.cause);
-            return Err(MeetError::Missing { ranks: missing, here: members, refused });
+            return Err(MeetError::Missing { here: members, refused });
         }
         pending.retain(|one| one.until > now);
         let left = deadline.saturating_duration_since(now).min(SLEEP);
@@ -108,15 +108,14 @@ pub(crate) fn meet(
                 Err(cause) => refused = Some(AcceptRefusal { cause, until: Instant::now() + ACCEPT_PAUSE }),
             }
         }
-        let mut waiting = Vec::new();
-        for mut one in pending.drain(..) {
+        let mut at = 0;
+        while let Some(one) = pending.get_mut(at) {
             match one.read() {
-                Ok(Some(hello)) => admit(one, &hello, secret, &mut members),
-                Ok(None) => waiting.push(one),
-                Err(_) => {}
+                Ok(Some(hello)) => admit(pending.remove(at), &hello, secret, &mut members),
+                Ok(None) => at += 1,
+                Err(_) => drop(pending.remove(at)),
             }
         }
-        pending = waiting;
     }
     Ok(members)
 }
@@ -125,9 +124,10 @@ pub(crate) fn meet(
 #[derive(Debug)]
 pub(crate) enum MeetError {
     Io(io::Error),
+    /// There is no memory for the members, or for the connections that have not shown a proof.
+    Memory(OutOfMemory),
     /// At the deadline some were missing; `refused` is why the system took no connection, if that was the last thing to happen.
     Missing {
-        ranks: Vec<usize>,
         here: Vec<Option<TcpStream>>,
         refused: Option<io::Error>,
     },
@@ -140,6 +140,12 @@ struct AcceptRefusal {
     until: Instant,
 }
 
+impl From<OutOfMemory> for MeetError {
+    fn from(error: OutOfMemory) -> Self {
+        Self::Memory(error)
+    }
+}
+
 impl From<io::Error> for MeetError {
     fn from(error: io::Error) -> Self {
         Self::Io(error)
@@ -147,13 +153,13 @@ impl From<io::Error> for MeetError {
 }
 
 /// Until somebody connects or says something.
-fn sleep(listener: Option<&Listener>, pending: &[Pending], longest: Duration) -> io::Result<()> {
-    let mut polled = Vec::with_capacity(1 + pending.len());
+fn sleep(listener: Option<&Listener>, pending: &[Pending], longest: Duration) -> Result<(), MeetError> {
+    let mut polled = try_vec(1 + pending.len())?;
     polled.extend(listener.map(|listener| PollFd::from_borrowed_fd(listener.0.as_fd(), PollFlags::IN)));
     polled.extend(pending.iter().map(|one| PollFd::from_borrowed_fd(one.stream.as_fd(), PollFlags::IN)));
     match poll(&mut polled, Some(&clock::timespec(longest))) {
         Ok(_) | Err(Errno::INTR) => Ok(()),
-        Err(error) => Err(error.into()),
+        Err(error) => Err(MeetError::Io(error.into())),
     }
 }
 

@@ -1,5 +1,7 @@
 //! The bytes of the store, as docs/wire.md has them. Pure.
 
+use trunkline_proto::reserve::{OutOfMemory, try_collect, try_vec};
+
 use crate::secret::{NONCE_BYTES, Nonce, PROOF_BYTES, Secret, Side};
 
 const MAGIC: [u8; 4] = *b"TRKS";
@@ -185,29 +187,41 @@ impl Head {
 }
 
 /// The body of GATHERED; nothing when it would be too long.
-pub(crate) fn gathered(parts: &[Vec<u8>]) -> Option<Vec<u8>> {
+///
+/// # Errors
+/// [`OutOfMemory`].
+pub(crate) fn gathered(parts: &[Vec<u8>]) -> Result<Option<Vec<u8>>, OutOfMemory> {
     let bytes: usize = parts.iter().map(|part| 4 + part.len()).sum();
     if bytes > GATHERED_BYTES_MAX {
-        return None;
+        return Ok(None);
     }
-    let mut body = Vec::with_capacity(bytes);
+    let mut body = try_vec(bytes)?;
     for part in parts {
-        body.extend_from_slice(&u32::try_from(part.len()).ok()?.to_le_bytes());
+        // Shorter than the whole body, whose limit has 32 bits.
+        body.extend_from_slice(&(part.len() as u32).to_le_bytes());
         body.extend_from_slice(part);
     }
-    Some(body)
+    Ok(Some(body))
 }
 
 /// What each of `size` processes gave; nothing when the body is not made so.
-pub(crate) fn split(mut body: &[u8], size: usize) -> Option<Vec<Vec<u8>>> {
-    let mut parts = Vec::new();
+///
+/// # Errors
+/// [`OutOfMemory`].
+pub(crate) fn split(mut body: &[u8], size: usize) -> Result<Option<Vec<Vec<u8>>>, OutOfMemory> {
+    let mut parts = try_vec(size)?;
     for _ in 0..size {
-        let (length, rest) = body.split_first_chunk()?;
-        let (part, rest) = rest.split_at_checked(u32::from_le_bytes(*length) as usize)?;
-        parts.push(part.to_vec());
+        let Some((part, rest)) = split_part(body) else { return Ok(None) };
+        parts.push(try_collect(part.iter().copied())?);
         body = rest;
     }
-    body.is_empty().then_some(parts)
+    Ok(body.is_empty().then_some(parts))
+}
+
+/// The first part of a body, which has its length before it, and what follows.
+fn split_part(body: &[u8]) -> Option<(&[u8], &[u8])> {
+    let (length, rest) = body.split_first_chunk()?;
+    rest.split_at_checked(u32::from_le_bytes(*length) as usize)
 }
 
 fn begin(bytes: &mut [u8], word: u16) {
@@ -286,18 +300,18 @@ mod tests {
 
     #[test]
     fn parts_must_fill_the_body() {
-        assert_eq!(split(&[], 0), Some(vec![]));
+        assert_eq!(split(&[], 0).unwrap(), Some(vec![]));
         for bad in [&[0, 0, 0][..], &[1, 0, 0, 0], &[0, 0, 0, 0, 9], &[255, 255, 255, 255, 1]] {
-            assert_eq!(split(bad, 1), None, "{bad:?}");
+            assert_eq!(split(bad, 1).unwrap(), None, "{bad:?}");
         }
-        assert_eq!(gathered(&vec![vec![0; GIVEN_BYTES_MAX]; 64]), None);
+        assert_eq!(gathered(&vec![vec![0; GIVEN_BYTES_MAX]; 64]).unwrap(), None);
     }
 
     proptest! {
         #[test]
         fn what_was_gathered_is_split_again(parts in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..50), 0..20)) {
-            let body = gathered(&parts).unwrap();
-            prop_assert_eq!(split(&body, parts.len()), Some(parts));
+            let body = gathered(&parts).unwrap().unwrap();
+            prop_assert_eq!(split(&body, parts.len()).unwrap(), Some(parts));
         }
 
         #[test]
@@ -324,8 +338,8 @@ mod tests {
 
         #[test]
         fn no_body_makes_it_panic(body in prop::collection::vec(any::<u8>(), 0..200), size in 0usize..50) {
-            if let Some(parts) = split(&body, size) {
-                prop_assert_eq!(gathered(&parts).unwrap(), body);
+            if let Some(parts) = split(&body, size).unwrap() {
+                prop_assert_eq!(gathered(&parts).unwrap().unwrap(), body);
             }
         }
     }

@@ -22,7 +22,9 @@ use std::io;
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
-use crate::clock;
+use trunkline_proto::reserve::{OutOfMemory, try_vec};
+
+use crate::{clock, planted};
 
 /// Idle time after which the kernel asks whether the other host is still there, and how often it asks.
 const KEEPALIVE: Duration = Duration::from_secs(5);
@@ -63,12 +65,20 @@ pub(crate) fn receive_head(stream: &TcpStream, most: usize, deadline: Instant) -
 /// Reads the body of a frame.
 pub(crate) fn receive_body(stream: &TcpStream, head: Head, deadline: Instant) -> io::Result<Vec<u8>> {
     let length = head.length as usize;
-    let mut body = Vec::new();
     // The peer chooses the length; a refused allocation is its frame's failure, not this process's end.
-    body.try_reserve_exact(length).map_err(|_| io::ErrorKind::OutOfMemory)?;
+    let mut body = if planted("bootstrap-aborts-without-memory") {
+        Vec::with_capacity(length)
+    } else {
+        try_vec(length).map_err(refused)?
+    };
     body.resize(length, 0);
     clock::read_exact(stream, &mut body, deadline)?;
     Ok(body)
+}
+
+/// The system's error for memory that it does not have, with the number of bytes and the remedy.
+fn refused(error: OutOfMemory) -> io::Error {
+    io::Error::new(io::ErrorKind::OutOfMemory, error)
 }
 
 /// Reads the body of a frame and keeps none of it.

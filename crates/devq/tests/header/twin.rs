@@ -117,13 +117,13 @@ impl World {
         } else {
             BellPage::create_for_devices(heap(bells.by_bytes().bytes()), count, planted()).unwrap()
         };
-        let mut drain = Drain::new(page.clone(), planted());
+        let mut drain = Drain::new(page.clone(), planted()).unwrap();
         let make = |number| {
             let mut shape = Shape::new(plan.depth, number, 5, number).unwrap();
             shape = if plan.checked { shape.checked() } else { shape };
             shape = if is_device { shape.for_device() } else { shape };
             let queue = Queue::create(heap(shape.bytes()), shape, plan.first, &page, planted()).unwrap();
-            assert!(drain.add(queue.clone(), Rules { is_ordered: false, me: 0, window: 4 }));
+            assert!(drain.add(queue.clone(), Rules { is_ordered: false, me: 0, window: 4 }).unwrap());
             queue
         };
         let queues = (0..count).map(make).collect();

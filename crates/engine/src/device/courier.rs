@@ -5,8 +5,10 @@
 
 use std::collections::VecDeque;
 
+use trunkline_proto::holding::{try_hold, try_hold_queue};
 use trunkline_proto::limits::DEVICE_PIECE_BYTES;
 use trunkline_proto::mutant::Mutant;
+use trunkline_proto::reserve::{OutOfMemory, try_collect, try_deque, try_grow, try_vec};
 use trunkline_proto::rma::atomic::Action;
 use trunkline_proto::wire::devq::{Ask, POST_PLACES, PostBox, REQUEST_BYTES, Reply, Request, Status};
 
@@ -94,19 +96,22 @@ pub struct Courier<N> {
 
 impl<N: Network> Courier<N> {
     /// Around a network, with nothing that it does not reach yet.
-    pub fn new(network: N, mutant: Mutant) -> Self {
-        Self {
+    ///
+    /// # Errors
+    /// [`OutOfMemory`].
+    pub fn new(network: N, mutant: Mutant) -> Result<Self, OutOfMemory> {
+        Ok(Self {
             me: network.me(),
             network,
             open: Vec::new(),
             ops: Vec::new(),
             free: Vec::new(),
-            again: VecDeque::with_capacity(ROOM),
-            over: Vec::with_capacity(ROOM),
-            mine: Vec::with_capacity(ROOM),
+            again: try_deque(ROOM)?,
+            over: try_vec(ROOM)?,
+            mine: try_vec(ROOM)?,
             deliveries: Deliveries::new(mutant),
             mutant,
-        }
+        })
     }
 
     /// The network below.
@@ -115,8 +120,11 @@ impl<N: Network> Courier<N> {
     }
 
     /// Takes a part of a window on, before any rank uses it. Windows that lie in memory of hosts at all ranks need not be told of.
-    pub fn open(&mut self, part: Part) {
-        self.grow();
+    ///
+    /// # Errors
+    /// [`OutOfMemory`]; then it is not taken on.
+    pub fn open(&mut self, part: Part) -> Result<(), OutOfMemory> {
+        self.grow()?;
         let asking = |_: &Peer| Asking {
             next: 0,
             places: [NONE; POST_PLACES as usize],
@@ -124,9 +132,11 @@ impl<N: Network> Courier<N> {
             waiting: VecDeque::with_capacity(64),
             failed: None,
         };
-        let asking = part.peers.iter().map(asking).collect();
-        self.deliveries.open(&part);
+        let asking = try_collect(part.peers.iter().map(asking))?;
+        try_grow(&mut self.open, 1)?;
+        self.deliveries.open(&part)?;
         self.open.push(Open { part, asking });
+        Ok(())
     }
 
     /// Ends it: nobody uses it any more. What is under way there has failed, whatever still becomes of it.
@@ -148,7 +158,7 @@ impl<N: Network> Courier<N> {
         !self.ops.iter().any(is_under_way) && self.deliveries.is_idle(heap)
     }
 
-    fn grow(&mut self) {
+    fn grow(&mut self) -> Result<(), OutOfMemory> {
         let op = Op {
             generation: 0,
             cookie: 0,
@@ -165,12 +175,15 @@ impl<N: Network> Courier<N> {
             failed: None,
         };
         let first = self.ops.len() as u32;
-        self.ops.resize(self.ops.len() + ROOM, op);
+        let room = self.ops.len() + ROOM;
+        try_grow(&mut self.ops, ROOM)?;
+        try_hold(&mut self.free, room)?;
+        try_hold_queue(&mut self.again, room)?;
+        try_hold(&mut self.over, room)?;
+        try_hold(&mut self.mine, room)?;
+        self.ops.resize(room, op);
         self.free.extend((first..first + ROOM as u32).rev());
-        let room = self.ops.len();
-        self.again.reserve(room - self.again.len());
-        self.over.reserve(room - self.over.len());
-        self.mine.reserve(room - self.mine.len());
+        Ok(())
     }
 
     /// The window of which a rank's heap is a part that is posted.
@@ -188,11 +201,12 @@ impl<N: Network> Courier<N> {
         Some((&open.part, open.asking.get_mut(member as usize)?))
     }
 
-    fn launch(&mut self, cookie: u64, (heap, member): (u8, Member), ask: Ask) -> u32 {
+    /// A place for an operation; `None` if there is no memory for more of them now.
+    fn launch(&mut self, cookie: u64, (heap, member): (u8, Member), ask: Ask) -> Option<u32> {
         if self.free.is_empty() {
-            self.grow();
+            self.grow().ok()?;
         }
-        let at = self.free.pop().unwrap_or(NONE);
+        let at = self.free.pop()?;
         if let Some(op) = self.ops.get_mut(at as usize) {
             let (generation, stage) = (op.generation.wrapping_add(1), Stage::Putting);
             *op = Op {
@@ -209,7 +223,7 @@ impl<N: Network> Courier<N> {
             };
             (op.rest, op.gets, op.failed) = (None, 0, None);
         }
-        at
+        Some(at)
     }
 
     fn cookie(&self, at: u32) -> u64 {
@@ -471,7 +485,8 @@ impl<N: Network> Network for Courier<N> {
             from => from,
         };
         let whole = from.len();
-        let at = self.launch(cookie, (heap, to.member), Ask::Bring { addr: to.offset, len: whole });
+        let ask = Ask::Bring { addr: to.offset, len: whole };
+        let Some(at) = self.launch(cookie, (heap, to.member), ask) else { return Carried::Busy };
         let carried = self.network.put(self.cookie(at), to, from);
         let Carried::Begun(bytes) = carried else {
             self.drop_op(at);
@@ -492,7 +507,8 @@ impl<N: Network> Network for Courier<N> {
             return self.network.get(cookie, from, into);
         };
         let (heap, len) = (open.part.heap, into.len.min(open.part.rooms.room_bytes()));
-        let at = self.launch(cookie, (heap, from.member), Ask::Show { addr: from.offset, len });
+        let ask = Ask::Show { addr: from.offset, len };
+        let Some(at) = self.launch(cookie, (heap, from.member), ask) else { return Carried::Busy };
         if let Some(op) = self.ops.get_mut(at as usize) {
             op.rest = Some((from, Local { len, ..into }));
         }
@@ -506,7 +522,8 @@ impl<N: Network> Network for Courier<N> {
             return self.network.atomic(cookie, at, action, fetches);
         };
         let heap = open.part.heap;
-        let op = self.launch(cookie, (heap, at.member), Ask::Change { addr: at.offset, action });
+        let ask = Ask::Change { addr: at.offset, action };
+        let Some(op) = self.launch(cookie, (heap, at.member), ask) else { return Carried::Busy };
         if let Some(op) = self.ops.get_mut(op as usize) {
             op.fetches = fetches;
         }

@@ -3,7 +3,9 @@
 
 use std::collections::VecDeque;
 
+use trunkline_proto::holding::{try_hold, try_hold_queue};
 use trunkline_proto::mutant::Mutant;
+use trunkline_proto::reserve::{OutOfMemory, try_filled, try_grow};
 use trunkline_proto::rma::atomic::{Atomic, Type};
 use trunkline_proto::wire::devq::{Ask, POST_PLACES, PostBox, REPLY_BYTES, Reply, Request, Status};
 
@@ -48,7 +50,7 @@ struct Delivery {
 struct Served {
     part: Part,
     /// Requests that were taken, by rank.
-    taken: Vec<u64>,
+    taken: Box<[u64]>,
 }
 
 /// All that an owner does for others.
@@ -69,12 +71,14 @@ impl Deliveries {
         Self { served: Vec::new(), all, free, todo: VecDeque::new(), copied, mutant }
     }
 
-    pub(super) fn open(&mut self, part: &Part) {
+    pub(super) fn open(&mut self, part: &Part) -> Result<(), OutOfMemory> {
         if part.device.is_some() {
-            let taken = vec![0; part.peers.len()];
+            let taken = try_filled(0, part.peers.len())?;
+            try_grow(&mut self.served, 1)?;
+            self.grow(64)?;
             self.served.push(Served { part: part.clone(), taken });
-            self.grow(64);
         }
+        Ok(())
     }
 
     pub(super) fn close(&mut self, heap: u8) {
@@ -93,13 +97,17 @@ impl Deliveries {
         !self.all.iter().any(|delivery| delivery.heap == heap && delivery.stage != Stage::Free)
     }
 
-    fn grow(&mut self, more: u32) {
+    fn grow(&mut self, more: u32) -> Result<(), OutOfMemory> {
         let first = self.all.len() as u32;
+        let room = (first + more) as usize;
         let none = Delivery { generation: 0, heap: 0, to: None, at: (0, 0), stage: Stage::Free, how: Ok(0) };
-        self.all.resize((first + more) as usize, none);
+        try_grow(&mut self.all, more as usize)?;
+        try_hold(&mut self.free, room)?;
+        try_hold_queue(&mut self.todo, room)?;
+        try_hold(&mut self.copied, room)?;
+        self.all.resize(room, none);
         self.free.extend((first..first + more).rev());
-        self.todo.reserve(self.all.len() - self.todo.len());
-        self.copied.reserve(self.all.len() - self.copied.len());
+        Ok(())
     }
 
     fn begin(
@@ -110,9 +118,6 @@ impl Deliveries {
         stage: Stage,
         how: Answer,
     ) -> u32 {
-        if self.free.is_empty() {
-            self.grow(64);
-        }
         let place = self.free.pop().unwrap_or(NONE);
         if let Some(delivery) = self.all.get_mut(place as usize) {
             let generation = delivery.generation.wrapping_add(1) & (u32::MAX >> 1);
@@ -156,6 +161,10 @@ impl Deliveries {
     ) -> bool {
         let mut moved = false;
         for _ in 0..POST_PLACES {
+            // Without a place a request waits where it is.
+            if self.free.is_empty() && self.grow(64).is_err() {
+                break;
+            }
             let Some(Served { part, taken }) = self.served.get_mut(nth) else { break };
             let Some((of, taken)) = PostBox::new(part.boxes, member as u32).zip(taken.get_mut(member)) else {
                 break;
@@ -271,10 +280,16 @@ impl Deliveries {
                 let _inside = part.memory.store(of.spoiled(), 0);
                 let errors = peer.slots.iter().flat_map(|slots| (0..).map_while(|nth| slots.slot(nth)));
                 let set = errors.filter(|slot| part.memory.load(slot.error).is_ok_and(|word| word != 0));
-                words.extend(set.map(|slot| (part.heap, slot.error)));
+                words.extend(set.map(|slot| (part.heap, slot.error, of.spoiled())));
             }
         }
-        for (heap, at) in words {
+        for (heap, at, spoiled) in words {
+            if self.free.is_empty() && self.grow(64).is_err() {
+                // Looked at again by the next call.
+                let served = self.served.iter().find(|served| served.part.heap == heap);
+                let _inside = served.map(|served| served.part.memory.store(spoiled, 1));
+                continue;
+            }
             let place = self.begin(heap, None, (at, 8), Stage::Move { room: None }, Ok(0));
             self.todo.push_back(place);
         }

@@ -12,10 +12,12 @@ use trunkline_devq::{Queue, Slots};
 use trunkline_mem::Memory;
 use trunkline_mem::gpu::Device;
 use trunkline_proto::mutant::Mutant;
+use trunkline_proto::reserve::OutOfMemory;
 
 use crate::device::affinity::{SYSFS, run_near};
-use crate::device::executor::{Directory, Executor, QueueError};
+use crate::device::executor::{Directory, Executor};
 use crate::device::network::Network;
+use crate::device::queue_error::QueueError;
 use crate::device::region::{Far, Key, Region};
 use crate::device::turns::Turns;
 use crate::device::words::{Ringer, Words};
@@ -387,13 +389,19 @@ impl<N: Network + 'static> Queues<N> {
     }
 
     /// [`Executor::learn`].
-    pub fn learn(&self, member: Member, far: Far) {
-        self.with(|executor| executor.learn(member, far));
+    ///
+    /// # Errors
+    /// [`OutOfMemory`].
+    pub fn learn(&self, member: Member, far: Far) -> Result<(), OutOfMemory> {
+        self.with(|executor| executor.learn(member, far))
     }
 
     /// [`Executor::watch`].
-    pub fn watch(&self, member: Member, memory: &Memory, slots: Slots) {
-        self.with(|executor| executor.watch(member, memory.clone(), slots));
+    ///
+    /// # Errors
+    /// [`OutOfMemory`].
+    pub fn watch(&self, member: Member, memory: &Memory, slots: Slots) -> Result<(), OutOfMemory> {
+        self.with(|executor| executor.watch(member, memory.clone(), slots))
     }
 }
 

@@ -1,5 +1,7 @@
 //! One executor: all queues of a page of doorbells, drained onto one network. Its owner makes the passes.
 
+mod watched;
+
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -7,23 +9,26 @@ use std::time::{Duration, Instant};
 
 use trunkline_devq::drain::BATCH;
 use trunkline_devq::view::Own;
-use trunkline_devq::{BellPage, Drain, Memory as _, Queue, Rules, Slots, View};
-use trunkline_mem::gpu::{CallError, Device, Pinned};
-use trunkline_mem::{Memory, OutOfMemory, Shared};
+use trunkline_devq::{BellPage, Drain, Memory as _, Queue, Rules, View};
+use trunkline_mem::gpu::{Device, Pinned};
+use trunkline_mem::{OutOfMemory, Shared};
+use trunkline_proto::holding::try_hold;
 use trunkline_proto::limits::DEVICE_PIECES_MAX;
 use trunkline_proto::mutant::Mutant;
 use trunkline_proto::wire::devq::{
-    Aborted, Bells, Companion, Frontier, POST_PLACES, Poison, PostRooms, Shape, ShapeError, Status,
-    at as words_at, is_before,
+    Aborted, Bells, Companion, Frontier, POST_PLACES, PostRooms, Shape, ShapeError, Status, at as words_at,
+    is_before,
 };
 
 use crate::device::network::Network;
 use crate::device::numbers::{Number, Numbers};
 use crate::device::port::{Begun, Jobs};
 use crate::device::processes::{File, Owned, companion_of};
+use crate::device::queue_error::QueueError;
 use crate::device::region::{Far, Key, Region, Regions};
 use crate::device::words::Words;
 use crate::rma::Member;
+use watched::Watched;
 
 /// Entries of a queue that are under way together.
 pub const WINDOW: u32 = 64;
@@ -41,15 +46,6 @@ pub struct Pass {
     pub moved: bool,
     /// Something is under way, or waits for another queue.
     pub busy: bool,
-}
-
-/// Signals that a member raises here.
-#[derive(Debug)]
-struct Watched {
-    member: Member,
-    memory: Memory,
-    slots: Slots,
-    count: u32,
 }
 
 /// The executor.
@@ -87,35 +83,6 @@ enum Room {
     File(File),
 }
 
-/// No queue was made.
-#[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
-pub enum QueueError {
-    /// It cannot be.
-    #[error(transparent)]
-    Shape(#[from] ShapeError),
-    /// There are as many as doorbells; some have to be given back first ([`Executor::end_queue`]).
-    #[error("all {0} queues of this executor are in use")]
-    Full(u32),
-    /// There is no pinned memory for it.
-    #[error("no memory that both the host and the device see: {0}")]
-    Pinned(#[from] CallError),
-    /// The system has no memory for its words.
-    #[error("cannot allocate memory for a queue: {0}")]
-    Memory(#[from] OutOfMemory),
-    /// There is no memory file for them.
-    #[error("no memory file for queues of other processes: {0}")]
-    File(String),
-    /// The executor is no device's, or its queues are made by [`Executor::make_lane`].
-    #[error("queues of an executor for a device are made as lanes, and of no other")]
-    Device,
-}
-
-impl QueueError {
-    pub(super) fn file(cause: impl std::fmt::Display) -> Self {
-        Self::File(cause.to_string())
-    }
-}
-
 impl<N: Network> Executor<N> {
     /// One for at most `queues` queues, companions included; 1 to 65,536, else the nearest of these.
     ///
@@ -124,7 +91,7 @@ impl<N: Network> Executor<N> {
     pub fn new(network: N, queues: u32, mutant: Mutant) -> Result<Self, QueueError> {
         let queues = queues.clamp(1, trunkline_proto::wire::devq::BELLS_MAX);
         let page = BellPage::create(Words::try_heap(Bells::new(queues)?.bytes())?, queues, mutant)?;
-        Ok(Self::with(network, page, None, mutant))
+        Self::with(network, page, None, mutant)
     }
 
     /// The same, for queues whose producers are threads of a device: they lie in pinned memory, with a byte for each doorbell.
@@ -136,7 +103,7 @@ impl<N: Network> Executor<N> {
         let pinned = device.pinned(Bells::new(queues)?.by_bytes().bytes() as usize)?;
         let page = BellPage::create_for_devices(Words::of(pinned.memory().clone()), queues, mutant)?;
         let room = Room::Device { page: pinned.at(), queues: Vec::new() };
-        Ok(Self::with(network, page, Some(room), mutant))
+        Self::with(network, page, Some(room), mutant)
     }
 
     /// The same, for queues whose producers are threads of other processes of the host: they lie in a memory file, and none is deeper than `deepest`.
@@ -147,7 +114,7 @@ impl<N: Network> Executor<N> {
         let queues = queues.clamp(1, trunkline_proto::wire::devq::BELLS_MAX);
         let file = File::new(queues, deepest, mutant)?;
         let page = BellPage::create(file.words().clone(), queues, mutant)?;
-        Ok(Self::with(network, page, Some(Room::File(file)), mutant))
+        Self::with(network, page, Some(Room::File(file)), mutant)
     }
 
     /// The memory file of [`for_processes`](Self::for_processes), for producers to map, who use it by [`Guest`](super::Guest).
@@ -165,12 +132,17 @@ impl<N: Network> Executor<N> {
         self.owned.push(Owned::new(number, process));
     }
 
-    fn with(network: N, page: BellPage<Words>, room: Option<Room>, mutant: Mutant) -> Self {
-        let (drain, jobs) = (Drain::new(page.clone(), mutant), Jobs::new(network, mutant));
+    fn with(
+        network: N,
+        page: BellPage<Words>,
+        room: Option<Room>,
+        mutant: Mutant,
+    ) -> Result<Self, QueueError> {
+        let (drain, jobs) = (Drain::new(page.clone(), mutant)?, Jobs::new(network, mutant));
         let (directory, looked) = (Directory::default(), Instant::now());
         let (watched, owned) = (Vec::new(), Vec::new());
         let companions = BTreeMap::new();
-        Self {
+        Ok(Self {
             page,
             drain,
             jobs,
@@ -185,7 +157,7 @@ impl<N: Network> Executor<N> {
             companions,
             leaves: false,
             mutant,
-        }
+        })
     }
 
     /// Makes a queue, whose first index is `first`.
@@ -262,15 +234,35 @@ impl<N: Network> Executor<N> {
         let taken = self.numbers.take(self.page.count()).ok_or(QueueError::Full(self.page.count()))?;
         let Number { number, epoch, window } = taken;
         let made = self.create(depth, (number, epoch), first, pinned);
-        let queue = made.inspect_err(|_| self.numbers.untake(taken))?;
-        self.jobs.grow(WINDOW.min(depth).saturating_sub(window));
-        // An atomic is held until the writes before it are placed, whatever the network promises.
-        let taken =
-            self.drain.add(queue.clone(), Rules { is_ordered: false, me: self.jobs.me(), window: WINDOW });
-        debug_assert!(taken, "its number and its doorbell are nobody else's");
+        let made = made.and_then(|queue| {
+            self.take_on(&queue, WINDOW.min(depth).saturating_sub(window))?;
+            Ok(queue)
+        });
+        let queue = made.inspect_err(|_| {
+            if let Some(Room::File(file)) = &self.room {
+                file.tell(number, 0);
+            }
+            self.numbers.untake(taken);
+        })?;
         let mut directory = self.directory.lock().unwrap_or_else(PoisonError::into_inner);
         directory.insert(number, queue.clone());
         Ok(queue)
+    }
+
+    /// Takes a queue on, with room for `more` entries under way, and for its end.
+    fn take_on(&mut self, queue: &Queue<Words>, more: u32) -> Result<(), OutOfMemory> {
+        let count = self.queue_count() + 1;
+        self.numbers.reserve(count)?;
+        try_hold(&mut self.ending, count)?;
+        if matches!(self.room, Some(Room::Device { .. })) {
+            try_hold(&mut self.retired, count)?;
+        }
+        self.jobs.grow(more)?;
+        // An atomic is held until the writes before it are placed, whatever the network promises.
+        let rules = Rules { is_ordered: false, me: self.jobs.me(), window: WINDOW };
+        let taken = self.drain.add(queue.clone(), rules)?;
+        debug_assert!(taken, "its number and its doorbell are nobody else's");
+        Ok(())
     }
 
     /// The words of a queue, where producers find them.
@@ -287,6 +279,7 @@ impl<N: Network> Executor<N> {
             Some(Room::Device { queues, .. }) => {
                 let pinned = pinned.ok_or(QueueError::Device)?;
                 let at = number as usize;
+                try_hold(queues, at + 1)?;
                 queues.resize(queues.len().max(at + 1), 0);
                 queues[at] = pinned.at();
                 (shape.for_device(), Words::of(pinned.memory().clone()), None)
@@ -419,8 +412,10 @@ impl<N: Network> Executor<N> {
     }
 
     /// Says where a region's bytes lie on their way out ([`Regions::add_rooms`](super::region::Regions::add_rooms)), and makes room for what they begin.
+    ///
+    /// `None`: there is none of that key, or no memory.
     pub fn add_rooms(&mut self, key: Key, rooms: PostRooms) -> Option<()> {
-        self.jobs.grow(POST_PLACES as u32 + DEVICE_PIECES_MAX);
+        self.jobs.grow(POST_PLACES as u32 + DEVICE_PIECES_MAX).ok()?;
         self.jobs.regions.add_rooms(key, rooms)
     }
 
@@ -435,19 +430,11 @@ impl<N: Network> Executor<N> {
     }
 
     /// A member has told of a region.
-    pub fn learn(&mut self, member: Member, far: Far) {
-        self.jobs.regions.learn(member, far, None);
-    }
-
-    /// A member raises these signals in this memory, or those of a region whose [`Region::words`] it is: when it is gone they are poisoned.
-    pub fn watch(&mut self, member: Member, memory: Memory, slots: Slots) {
-        let (Slots::Bare { count, .. } | Slots::Poisoned { count, .. }) = slots;
-        self.watched.push(Watched { member, memory, slots, count });
-    }
-
-    /// Nobody waits any more for signals in this memory.
-    pub fn unwatch(&mut self, memory: &Memory) {
-        self.watched.retain(|watched| watched.memory.addr() != memory.addr());
+    ///
+    /// # Errors
+    /// [`OutOfMemory`].
+    pub fn learn(&mut self, member: Member, far: Far) -> Result<(), OutOfMemory> {
+        self.jobs.regions.learn(member, far, None)
     }
 
     /// Goes on with everything: what is under way, what was rung, and what nobody will do any more.
@@ -576,23 +563,5 @@ impl<N: Network> Executor<N> {
         for queue in more.iter().filter_map(|number| directory.get(number)) {
             queue.abort(Aborted { status: Status::PeerDead, reason: 0 });
         }
-    }
-
-    fn look_who_lives(&mut self) {
-        let Self { watched, jobs, mutant, .. } = self;
-        watched.retain(|watched| {
-            if !jobs.network().is_gone(watched.member) || mutant.is("dev-waits-for-the-dead") {
-                return true;
-            }
-            // No queue of this process has failed, so none is named.
-            let word = Poison { status: Status::PeerDead, queue: u32::MAX }.to_word();
-            for slot in (0..watched.count).filter_map(|number| watched.slots.slot(number)) {
-                if jobs.poison_words(&watched.memory, slot.error, word) {
-                    continue;
-                }
-                let _ = watched.memory.update(slot.error, |old| (old == 0).then_some(word));
-            }
-            false
-        });
     }
 }

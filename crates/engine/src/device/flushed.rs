@@ -5,7 +5,9 @@
 
 use std::collections::VecDeque;
 
+use trunkline_proto::holding::{try_hold, try_hold_queue};
 use trunkline_proto::mutant::Mutant;
+use trunkline_proto::reserve::{OutOfMemory, try_grow};
 use trunkline_proto::rma::atomic::Action;
 
 use crate::device::network::{Carried, Ended, Failure, Network, Place};
@@ -112,15 +114,31 @@ impl<N: Network> FlushedNetwork<N> {
     }
 
     /// The number by which the network knows an operation whose bytes are to be flushed.
-    fn launch(&mut self, cookie: u64, flush: Flush) -> u32 {
-        let at = self.free.pop().unwrap_or_else(|| {
-            self.ops.push(FlushedOp { generation: 0, stage: FlushStage::Free, cookie, flush });
-            self.ops.len() as u32 - 1
-        });
+    ///
+    /// `None`: there is no memory for one more now.
+    fn launch(&mut self, cookie: u64, flush: Flush) -> Option<u32> {
+        let at = match self.free.pop() {
+            Some(at) => at,
+            None => {
+                self.reserve_one().ok()?;
+                self.ops.push(FlushedOp { generation: 0, stage: FlushStage::Free, cookie, flush });
+                self.ops.len() as u32 - 1
+            }
+        };
         if let Some(op) = self.ops.get_mut(at as usize) {
             *op = FlushedOp { generation: op.generation, stage: FlushStage::Moving, cookie, flush };
         }
-        at
+        Some(at)
+    }
+
+    /// Makes room for one more operation, wherever it may stand until it has ended.
+    fn reserve_one(&mut self) -> Result<(), OutOfMemory> {
+        let room = self.ops.len() + 1;
+        try_grow(&mut self.ops, 1)?;
+        try_hold(&mut self.free, room)?;
+        try_hold_queue(&mut self.waiting, room)?;
+        try_hold(&mut self.over, room)?;
+        try_hold(&mut self.mine, room)
     }
 
     fn cookie(&self, at: u32) -> u64 {
@@ -193,7 +211,7 @@ impl<N: Network> Network for FlushedNetwork<N> {
     fn put(&mut self, cookie: u64, to: Place, from: Source<'_>) -> Carried {
         let len = from.len();
         let Some(flush) = self.flush_of_put(to, len) else { return self.network.put(cookie, to, from) };
-        let at = self.launch(cookie, flush);
+        let Some(at) = self.launch(cookie, flush) else { return Carried::Busy };
         let carried = self.network.put(self.cookie(at), to, from);
         self.begun(at, carried, |this, bytes| this.flush_of_put(to, bytes.min(len)))
     }
@@ -204,7 +222,7 @@ impl<N: Network> Network for FlushedNetwork<N> {
         let Some(flush) = self.flush_of_get(member, into, into.len) else {
             return self.network.get(cookie, from, into);
         };
-        let at = self.launch(cookie, flush);
+        let Some(at) = self.launch(cookie, flush) else { return Carried::Busy };
         let carried = self.network.get(self.cookie(at), from, into);
         self.begun(at, carried, |this, bytes| this.flush_of_get(member, into, bytes.min(into.len)))
     }

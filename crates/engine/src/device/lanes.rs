@@ -6,8 +6,8 @@ use trunkline_mem::Memory;
 use trunkline_mem::gpu::{CallError, Device, RangeError};
 
 use crate::device::driver::Queues;
-use crate::device::executor::QueueError;
 use crate::device::network::Network;
+use crate::device::queue_error::QueueError;
 
 /// Bytes of a view.
 const VIEW_BYTES: u64 = 128;

@@ -3,6 +3,8 @@
 
 use std::collections::VecDeque;
 
+use trunkline_proto::reserve::OutOfMemory;
+
 /// A number, for one queue.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) struct Number {
@@ -30,6 +32,12 @@ impl Numbers {
             return Some(Number { number, epoch: 0, window: 0 });
         }
         self.back.pop_front()
+    }
+
+    /// Makes room for so many that are given back: to take one back allocates nothing.
+    pub(super) fn reserve(&mut self, count: usize) -> Result<(), OutOfMemory> {
+        let more = count.saturating_sub(self.back.len());
+        self.back.try_reserve(more).map_err(|_| OutOfMemory { bytes: count * size_of::<Number>() })
     }
 
     /// Takes back what was not used: the next one has it.

@@ -6,8 +6,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use trunkline_devq::{Job, Outcome, Port};
+use trunkline_proto::holding::{try_hold, try_hold_queue};
 use trunkline_proto::limits::{DEVICE_PIECE_BYTES, DEVICE_PIECES_MAX};
 use trunkline_proto::mutant::Mutant;
+use trunkline_proto::reserve::{OutOfMemory, try_grow};
 use trunkline_proto::rma::atomic::Action;
 use trunkline_proto::wire::devq::{Atomic, Count, Entry, Remote, Status};
 
@@ -108,15 +110,21 @@ impl<N: Network> Jobs<N> {
     }
 
     /// Makes room for `more` entries, so that none of them allocates.
-    pub fn grow(&mut self, more: u32) {
+    ///
+    /// # Errors
+    /// [`OutOfMemory`]; there is as much room as before.
+    pub fn grow(&mut self, more: u32) -> Result<(), OutOfMemory> {
         let first = self.flights.len() as u32;
-        self.flights.resize((first + more) as usize, Flight::NONE);
+        let room = (first + more) as usize;
+        try_grow(&mut self.flights, more as usize)?;
+        try_hold(&mut self.free, room)?;
+        try_hold_queue(&mut self.waits, room)?;
+        try_hold(&mut self.over, room)?;
+        try_hold(&mut self.ended, room)?;
+        try_hold(&mut self.poisons, room)?;
+        self.flights.resize(room, Flight::NONE);
         self.free.extend((first..first + more).rev());
-        let room = self.flights.len();
-        self.waits.reserve(room - self.waits.len());
-        self.over.reserve(room - self.over.len());
-        self.ended.reserve(room - self.ended.len());
-        self.poisons.reserve(room - self.poisons.len());
+        Ok(())
     }
 
     /// The rank of this process.
@@ -207,7 +215,7 @@ impl<N: Network> Jobs<N> {
     fn launch(&mut self, of: Whose, rest: Rest) -> Option<u32> {
         if self.free.is_empty() {
             // There is a place for each entry; what sets error words may come on top.
-            self.grow(64);
+            self.grow(64).ok()?;
         }
         if self.mutant.is("dev-flights-allocate") {
             self.over = self.over.drain(..).collect();

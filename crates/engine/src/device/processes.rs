@@ -13,8 +13,8 @@ use trunkline_proto::wire::devq::{
     Aborted, Bells, Companion, Frontier, LINE_BYTES, Shape, ShapeError, Status, at, is_before,
 };
 
-use crate::device::executor::QueueError;
 use crate::device::patience::Patience;
+use crate::device::queue_error::QueueError;
 use crate::device::words::Words;
 
 /// Queues begin at multiples of this.

@@ -5,7 +5,9 @@ use std::fmt;
 use std::sync::Arc;
 
 use trunkline_mem::Memory;
+use trunkline_proto::holding::try_hold;
 use trunkline_proto::mutant::Mutant;
+use trunkline_proto::reserve::OutOfMemory;
 use trunkline_proto::wire::devq::{POST_PLACES, PostRooms, Status};
 
 use crate::rma::Member;
@@ -239,10 +241,11 @@ impl Regions {
         Self { mutant, ..Self::default() }
     }
 
-    /// Takes a region on, under the number of its heap; its key. `None` if there is one, or its generations are used up.
+    /// Takes a region on, under the number of its heap; its key. `None` if there is one, its generations are used up, or there is no memory for it.
     pub fn add(&mut self, region: Region) -> Option<Key> {
         let at = usize::from(region.heap);
         if self.own.len() <= at {
+            try_hold(&mut self.own, at + 1).ok()?;
             self.own.resize_with(at + 1, Own::default);
         }
         let own = self.own.get_mut(at).filter(|own| own.region.is_none())?;
@@ -307,18 +310,24 @@ impl Regions {
     }
 
     /// A member has told of a region. It takes the place of an earlier one of its number.
-    pub fn learn(&mut self, member: Member, far: Far, words: Option<FarWords>) {
+    ///
+    /// # Errors
+    /// [`OutOfMemory`].
+    pub fn learn(&mut self, member: Member, far: Far, words: Option<FarWords>) -> Result<(), OutOfMemory> {
         let (at, number) = (member as usize, usize::from(far.key.number()));
         if self.far.len() <= at {
+            try_hold(&mut self.far, at + 1)?;
             self.far.resize_with(at + 1, Vec::new);
         }
-        let Some(of) = self.far.get_mut(at) else { return };
+        let Some(of) = self.far.get_mut(at) else { return Ok(()) };
         if of.len() <= number {
+            try_hold(of, number + 1)?;
             of.resize_with(number + 1, || None);
         }
         if let Some(place) = of.get_mut(number) {
             *place = Some((far, words));
         }
+        Ok(())
     }
 
     /// A member has ended a region.

@@ -69,8 +69,8 @@ fn bytes(len: u64) -> Heap {
 #[test]
 fn what_is_under_way_when_a_window_ends_has_failed() {
     for others in [0, 1] {
-        let mut courier = Courier::new(Mute::default(), planted());
-        (0..=others).for_each(|heap| courier.open(part(heap + 3)));
+        let mut courier = Courier::new(Mute::default(), planted()).unwrap();
+        (0..=others).for_each(|heap| courier.open(part(heap + 3)).unwrap());
         let at = |heap| Place { member: 1, heap, offset: 64 };
         // One has been asked for, one has not yet, and one is shown first.
         let mut ended = Vec::new();

@@ -86,7 +86,9 @@ fn more_than_4_gib_is_put_to_the_last_byte_once() {
         let memory = Memory::heap(7 << 30);
         let table = ErrorTable::default();
         let own = queues.add_region(Region { memory, heap: 0, table, copies: None, words: None }).unwrap();
-        queues.learn(1, Far { key: own, len: 1 << 45, table, near: None, copies: None, words: None });
+        queues
+            .learn(1, Far { key: own, len: 1 << 45, table, near: None, copies: None, words: None })
+            .unwrap();
         let lane = Lane::new(queues.queue(4).unwrap(), queues.finder());
         let (peer, first, there) = (Peer(lane), 12_345, (1 << 40) + 77);
         let len = 5 * GIB + GIB / 2 + 9;

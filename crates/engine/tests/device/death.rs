@@ -45,11 +45,13 @@ fn rank(job: Job<SoftFabric, UnixHost>, me: u32, cards: &[[u8; CARD_BYTES]]) -> 
     let own =
         queues.add_region(Region { memory: memory.clone(), heap, table: TABLE, copies: None, words: None });
     assert_eq!(own, Some(FIRST));
-    queues.learn(
-        1 - me,
-        Far { key: FIRST, len: BYTES as u64, table: TABLE, near: None, copies: None, words: None },
-    );
-    queues.watch(1 - me, &memory, Slots::Poisoned { slots: SLOTS, count: SLOTS_COUNT });
+    queues
+        .learn(
+            1 - me,
+            Far { key: FIRST, len: BYTES as u64, table: TABLE, near: None, copies: None, words: None },
+        )
+        .unwrap();
+    queues.watch(1 - me, &memory, Slots::Poisoned { slots: SLOTS, count: SLOTS_COUNT }).unwrap();
     Rank { me, job, queues, memory, keys: vec![FIRST; 2] }
 }
 
@@ -264,7 +266,9 @@ fn a_remote_waiter_hears_by_the_control_stream() {
         let job = Arc::clone(&ranks[0].job);
         let queues = Queues::start(Broken(Rma::new(job).unwrap()), 4, Mode::Thread, planted()).unwrap();
         let key = ranks[1].keys[1];
-        queues.learn(1, Far { key, len: BYTES as u64, table: TABLE, near: None, copies: None, words: None });
+        queues
+            .learn(1, Far { key, len: BYTES as u64, table: TABLE, near: None, copies: None, words: None })
+            .unwrap();
         let queue = queues.queue(8).unwrap();
         let began = Instant::now();
         let ticket = queue.post(&[ranks[0].signal(1, 9, 1)], &mut patience()).unwrap();
@@ -296,7 +300,7 @@ fn begin_anew(ranks: &mut [Rank], which: usize, mode: Mode) {
     assert_eq!(ranks[which].queues.add_region(region), Some(ranks[which].keys[which]));
     let key = ranks[which].keys[other];
     let far = Far { key, len: BYTES as u64, table: TABLE, near: None, copies: None, words: None };
-    ranks[which].queues.learn(other as u32, far);
+    ranks[which].queues.learn(other as u32, far).unwrap();
 }
 
 #[test]
@@ -413,7 +417,7 @@ fn an_executor_that_ends_poisons_all_that_it_leaves() {
         let region = Region { memory: memory.clone(), heap: 0, table: TABLE, copies: None, words: None };
         let key = queues.add_region(region).unwrap();
         let far = Far { key, len: BYTES as u64, table: TABLE, near: None, copies: None, words: None };
-        queues.learn(1, far);
+        queues.learn(1, far).unwrap();
         let queue = queues.queue(512).unwrap();
         let slot = |number| Slots::Poisoned { slots: SLOTS, count: SLOTS_COUNT }.slot(number).unwrap();
         let bytes = |at| (Local { addr: at, key: key.bits() }, Remote { peer: 1, addr: at, key: key.bits() });

@@ -252,7 +252,7 @@ fn words_that_lie_apart_are_named_by_the_window() {
     assert_eq!(own(&regions, 1024 + 505, 8), Err(Status::Access), "behind the words");
     let far = Far::of_host(key, 1536, ErrorTable::default(), None);
     let words = FarWords { first: 1024, heap: 9, len: 512 };
-    regions.learn(1, far, Some(words));
+    regions.learn(1, far, Some(words)).unwrap();
     assert_eq!(place(&regions, 1, 1016, 8), Ok((DATA, 1016, "far")));
     assert_eq!(place(&regions, 1, 1032, 8), Ok((9, 8, "far")));
     assert_eq!(place(&regions, 1, 1020, 8), Err(Status::Access));

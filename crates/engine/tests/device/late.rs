@@ -170,17 +170,19 @@ fn a_signal_waits_for_all_pieces_of_its_bytes() {
         let queues = Queues::start(network, 4, mode, planted()).unwrap();
         let region = Region { memory: own.clone(), heap: 0, table: TABLE, copies: None, words: None };
         let key = queues.add_region(region).unwrap();
-        queues.learn(
-            1,
-            Far {
-                key,
-                len: BYTES as u64,
-                table: ErrorTable::default(),
-                near: None,
-                copies: None,
-                words: None,
-            },
-        );
+        queues
+            .learn(
+                1,
+                Far {
+                    key,
+                    len: BYTES as u64,
+                    table: ErrorTable::default(),
+                    near: None,
+                    copies: None,
+                    words: None,
+                },
+            )
+            .unwrap();
         let queue = queues.queue(8).unwrap();
         let slot = Slot::poisoned(SLOTS);
         let there = Words::of(other.clone());

@@ -42,8 +42,8 @@ fn begin(me: u32, job: &Over, memory: &Memory) -> Queues<Rma<Over>> {
     assert_eq!(queues.add_region(region).unwrap().bits(), KEY);
     let key = Key::from_bits(KEY);
     let far = Far { key, len: BYTES as u64, table: TABLE, near: None, copies: None, words: None };
-    queues.learn(1 - me, far);
-    queues.watch(1 - me, memory, Slots::Poisoned { slots: SLOTS, count: SLOTS_COUNT });
+    queues.learn(1 - me, far).unwrap();
+    queues.watch(1 - me, memory, Slots::Poisoned { slots: SLOTS, count: SLOTS_COUNT }).unwrap();
     queues
 }
 

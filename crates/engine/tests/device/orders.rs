@@ -179,7 +179,7 @@ impl Job {
         let table = ErrorTable::default();
         let (mut executors, mut queues, mut keys) = (Vec::new(), Vec::new(), Vec::new());
         for (me, memory) in heaps.iter().enumerate() {
-            let network = Courier::new(Slow { me, wire: Arc::clone(&wire) }, planted());
+            let network = Courier::new(Slow { me, wire: Arc::clone(&wire) }, planted()).unwrap();
             let mut executor = Executor::new(network, 4, planted()).unwrap();
             let own = (me == OWNER).then(|| (device.clone(), user(1)));
             let region = match &own {
@@ -196,7 +196,7 @@ impl Job {
                     |rank| Peer { heap: 0, boxes: window, is_posted: rank == OWNER, slots: Vec::new() };
                 let (memory, peers) = (memory.clone(), (0..RANKS).map(peer).collect());
                 let part = Part { heap: 0, memory, boxes: window, rooms, device: own, peers };
-                executor.network().open(part);
+                executor.network().open(part).unwrap();
             }
             queues.push(executor.make_queue(64, 0).unwrap());
             executors.push(executor);
@@ -204,7 +204,7 @@ impl Job {
         }
         for (me, executor) in executors.iter_mut().enumerate() {
             for (other, key) in keys.iter().enumerate().filter(|(other, _)| *other != me) {
-                executor.learn(other as u32, Far::of_host(*key, window, table, None));
+                executor.learn(other as u32, Far::of_host(*key, window, table, None)).unwrap();
             }
         }
         Self { executors, queues, keys, wire, stream, device }

@@ -132,7 +132,7 @@ impl<'a> Sender<'a> {
         let key = queues.add_region(rank.queues.remove_region(rank.keys[0]).unwrap()).unwrap();
         let far =
             Far { key: rank.keys[1], len: BYTES as u64, table: TABLE, near: None, copies: None, words: None };
-        queues.learn(1, far);
+        queues.learn(1, far).unwrap();
         Self { rank, queues, key, left }
     }
 

@@ -57,7 +57,7 @@ fn host(way: Way) -> Host {
     let key = queues.add_region(Region { memory, heap, table: TABLE, copies: None, words: None }).unwrap();
     let far =
         Far { key: other.keys[1], len: BYTES as u64, table: TABLE, near: None, copies: None, words: None };
-    queues.learn(1, far);
+    queues.learn(1, far).unwrap();
     Host { queues, region, key, other }
 }
 

@@ -102,7 +102,7 @@ pub(crate) fn few(count: usize, way: Way, most: u32) -> Vec<Rank> {
             let near = way.near.then(|| memory.clone());
             let far =
                 Far { key: keys[other], len: BYTES as u64, table: TABLE, near, copies: None, words: None };
-            rank.queues.learn(other as u32, far);
+            rank.queues.learn(other as u32, far).unwrap();
         }
         rank.keys.clone_from(&keys);
     }

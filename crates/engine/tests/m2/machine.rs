@@ -163,7 +163,7 @@ impl<N: Network + 'static> Rank<N> {
             copies: shared(other.mover.as_ref()),
             words,
         };
-        self.queues.learn(member, far);
+        self.queues.learn(member, far).unwrap();
     }
 
     /// A job whose peer is this very rank.

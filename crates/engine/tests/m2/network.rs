@@ -69,7 +69,7 @@ fn over(machine: &Machine, wire: WireMode, place: Place) {
     queues.with(|executor| executor.add_rooms(key, rooms)).unwrap();
     let window = pinned[1].memory();
     let far = served.add_region(Region::of_host(window.clone(), 0, table)).unwrap();
-    queues.learn(1, Far::of_host(far, BYTES as u64, table, None));
+    queues.learn(1, Far::of_host(far, BYTES as u64, table, None)).unwrap();
     let lanes = Lanes::new(device, &queues, (1, 64, 0), 1).unwrap();
     let [results, bases] = [8 * 64, 8 * 64].map(|bytes| device.allocate(bytes).unwrap());
     let given = Job {

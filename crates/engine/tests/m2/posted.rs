@@ -109,7 +109,7 @@ fn ranks(machine: &Machine, wire: WireMode, places: &[Place]) -> Vec<Posted> {
         let pinned = machine.device.pinned(bytes).unwrap();
         assert_eq!(job.add_heap(pinned.memory().clone()).unwrap(), 0);
         let rma = Rma::new(Arc::clone(job)).unwrap();
-        let network = Courier::new(Late { rma, held: VecDeque::new() }, planted());
+        let network = Courier::new(Late { rma, held: VecDeque::new() }, planted()).unwrap();
         let rank = Rank::over(machine, network, Plan { place, depth: 32, blocks: 2, ..PLAN }, pinned);
         rank.queues.with(|executor| executor.add_rooms(rank.key, rooms)).unwrap();
         rank
@@ -127,10 +127,10 @@ fn ranks(machine: &Machine, wire: WireMode, places: &[Place]) -> Vec<Posted> {
         let device = copies.map(|copies| (region, copies));
         let (rooms, peers) = (rooms(places.len()), places.iter().map(peer).collect());
         let part = Part { heap: 0, memory, boxes: BOXES, rooms, device, peers };
-        rank.queues.with(|executor| executor.network().open(part));
+        rank.queues.with(|executor| executor.network().open(part).unwrap());
         for (other, of) in ranks.iter().enumerate().filter(|(other, _)| *other != me) {
             let far = Far::of_host(of.key, BYTES as u64, ErrorTable::default(), None);
-            rank.queues.learn(other as u32, far);
+            rank.queues.learn(other as u32, far).unwrap();
         }
     }
     ranks

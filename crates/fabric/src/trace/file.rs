@@ -14,6 +14,9 @@ use super::layout::lay_out;
 use super::story::{Mark, Slice, Story};
 use crate::Nic;
 
+/// Bytes that go to the file at once.
+const WRITE_BYTES: usize = 2048;
+
 type Text = Cow<'static, str>;
 
 /// The thread of NIC number 0; Perfetto takes numbers 0 for its own.
@@ -186,7 +189,8 @@ impl TraceFile {
     /// # Errors
     /// Those of `out`.
     pub fn write(&self, out: impl io::Write) -> io::Result<()> {
-        let mut out = io::BufWriter::new(out);
+        // A file is also written where memory is short.
+        let mut out = io::BufWriter::with_capacity(WRITE_BYTES, out);
         serde_json::to_writer(&mut out, self)?;
         io::Write::flush(&mut out)
     }

@@ -3,7 +3,9 @@
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
+use trunkline_mem::OutOfMemory;
 use trunkline_proto::mutant::Mutant;
+use trunkline_proto::reserve::try_filled_with;
 use trunkline_proto::time::Instant;
 
 use super::event::{Event, WORDS};
@@ -22,14 +24,31 @@ pub struct Recorder {
 }
 
 impl Recorder {
-    /// One with room for `limit` events of 40 bytes, by a clock that all processes of the host share and that costs
+    /// Makes one with room for `limit` events of 40 bytes, by a clock that all processes of the host share and that costs
     /// little.
-    pub fn new(limit: usize, mutant: Mutant, clock: impl Fn() -> Instant + Send + Sync + 'static) -> Self {
+    ///
+    /// # Errors
+    /// [`OutOfMemory`].
+    pub fn try_new(
+        limit: usize,
+        mutant: Mutant,
+        clock: impl Fn() -> Instant + Send + Sync + 'static,
+    ) -> Result<Self, OutOfMemory> {
         let start = clock();
         // Written here, so that no page is missing later.
-        let slots = (0..limit).map(|_| std::array::from_fn(|_| AtomicU64::new(0))).collect();
+        let slots = try_filled_with(limit, || std::array::from_fn(|_| AtomicU64::new(0)))?;
         let (count, rails) = (AtomicU64::new(0), AtomicU32::new(0));
-        Self { clock: Box::new(clock), start, slots, count, rails, mutant }
+        Ok(Self { clock: Box::new(clock), start, slots, count, rails, mutant })
+    }
+
+    /// The same for tests.
+    ///
+    /// # Panics
+    /// Without memory.
+    #[cfg(any(test, feature = "test-utils"))]
+    #[expect(clippy::expect_used, reason = "for tests alone")]
+    pub fn new(limit: usize, mutant: Mutant, clock: impl Fn() -> Instant + Send + Sync + 'static) -> Self {
+        Self::try_new(limit, mutant, clock).expect("memory for events")
     }
 
     /// What time it is.

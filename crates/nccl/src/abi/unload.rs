@@ -8,8 +8,20 @@
 
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
+use trunkline_proto::reserve::{OutOfMemory, try_vec};
+
 use crate::planted;
 use crate::world::{self, World};
+
+/// Memory for a value that is to be kept: reserved before the value is made, which may be hard to take back.
+pub(crate) struct Reserved<T>(Vec<T>);
+
+impl<T> Reserved<T> {
+    /// Room for one.
+    pub(crate) fn new() -> Result<Self, OutOfMemory> {
+        Ok(Self(try_vec(1)?))
+    }
+}
 
 /// A value that is made once, lent to every call, and given back when the library is unloaded.
 pub(crate) struct Kept<T: 'static> {
@@ -32,9 +44,14 @@ impl<T: Send + Sync> Kept<T> {
         unsafe { self.at.load(Ordering::Acquire).as_ref() }
     }
 
-    /// Keeps a value, in an empty place. Of two at a time one is lost: the caller lets in one.
-    pub(crate) fn put(&self, value: T) -> &'static T {
-        let value = Box::leak(Box::new(value));
+    /// Keeps a value, in memory that was reserved for it. Of two at a time one is lost: the caller lets in one.
+    pub(crate) fn put(&self, reserved: Reserved<T>, value: T) -> &'static T {
+        let Reserved(mut place) = reserved;
+        place.clear();
+        place.push(value);
+        // One value and no room beside it, so it is given back as a `Box` of one.
+        let all = Box::leak(place.into_boxed_slice());
+        let value = &mut all[0];
         self.at.store(value, Ordering::Release);
         value
     }

@@ -1,5 +1,6 @@
 //! NVSHMEM's bootstrap, which carries the cards.
 
+use trunkline_proto::reserve::try_filled;
 use trunkline_sys::nvshmem::BootstrapHandle;
 
 use super::guard::read;
@@ -36,7 +37,7 @@ impl Boot for Bootstrap {
     fn gather<const N: usize>(&self, mine: &[u8; N]) -> Result<Vec<[u8; N]>> {
         let call = "allgather";
         let gather = self.handle.allgather.ok_or(CallError::Bootstrap { call, status: -1 })?;
-        let mut all = vec![[0; N]; self.handle.pg_size as usize];
+        let mut all = try_filled([0; N], self.handle.pg_size as usize)?.into_vec();
         // SAFETY: each gives N bytes, and there is room for those of all.
         let status = unsafe { gather(mine.as_ptr().cast(), all.as_mut_ptr().cast(), N as i32, self.at) };
         if status == 0 { Ok(all) } else { Err(CallError::Bootstrap { call, status }) }

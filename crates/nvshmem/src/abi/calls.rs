@@ -4,6 +4,7 @@ use core::ffi::{c_int, c_uint, c_void};
 
 use trunkline_engine::rma::Local;
 use trunkline_mem::{Kind, Memory};
+use trunkline_proto::reserve::{try_filled, try_vec};
 use trunkline_proto::rma::atomic::{Action, Type};
 use trunkline_proto::wire::memory_handle::MemoryHandle;
 use trunkline_proto::wire::rma::signal::SignalOp;
@@ -46,7 +47,7 @@ pub(super) unsafe extern "C" fn connect_endpoints<T: Version>(
         // SAFETY: NVSHMEM passes a transport of ours.
         let plugin = unsafe { plugin(transport) }?;
         if !out.is_null() && queue_pairs > 0 {
-            let mut made = vec![0; queue_pairs as usize];
+            let mut made = try_filled(0, queue_pairs as usize)?;
             plugin.queue_pairs(&mut made)?;
             for (at, &pair) in made.iter().enumerate() {
                 // SAFETY: NVSHMEM passes room for so many.
@@ -56,11 +57,15 @@ pub(super) unsafe extern "C" fn connect_endpoints<T: Version>(
         }
         // SAFETY: NVSHMEM passes so many numbers.
         let device = |at| unsafe { read(devices.wrapping_add(at), "no devices") };
-        let devices = (0..count.max(0) as usize).map(device).collect::<Result<Vec<_>>>()?;
+        let count = count.max(0) as usize;
+        let mut named = try_vec(count)?;
+        for at in 0..count {
+            named.push(device(at)?);
+        }
         // SAFETY: as above.
         let head = unsafe { borrow(T::head(transport), "null transport") }?;
         // SAFETY: NVSHMEM has filled it in, and it lives as long as the transport.
-        plugin.connect(&devices, &unsafe { Bootstrap::new(head.boot_handle) }?)
+        plugin.connect(&named, &unsafe { Bootstrap::new(head.boot_handle) }?)
     })
     .0
 }

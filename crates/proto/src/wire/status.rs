@@ -2,7 +2,6 @@
 //! Pure layout: mapping it, and reading a row while it changes, is done elsewhere.
 
 use alloc::string::String;
-use alloc::vec;
 use alloc::vec::Vec;
 
 use crate::counters::{Counters, Counts, Tally};
@@ -224,8 +223,8 @@ pub struct Head {
 impl Head {
     /// Its bytes. Names are changed as far as the layout asks: cut, and strange letters replaced.
     #[must_use]
-    pub fn to_bytes(&self) -> Vec<u8> {
-        let mut bytes = vec![0; HEAD_BYTES];
+    pub fn to_bytes(&self) -> [u8; HEAD_BYTES] {
+        let mut bytes = [0; HEAD_BYTES];
         let mut put = |at: usize, what: &[u8]| bytes[at..at + what.len()].copy_from_slice(what);
         put(0, &MAGIC.to_le_bytes());
         put(8, &VERSION.to_le_bytes());
@@ -540,7 +539,7 @@ impl Status {
     /// Its bytes, up to the last used row.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
-        let mut bytes = self.head.to_bytes();
+        let mut bytes = self.head.to_bytes().to_vec();
         for row in &self.rows {
             for word in row.to_words() {
                 bytes.extend_from_slice(&word.to_le_bytes());

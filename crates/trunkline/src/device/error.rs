@@ -164,6 +164,9 @@ pub enum KernelError {
         /// How many.
         len: u64,
     },
+    /// The system has no memory for a chunk of a stream.
+    #[error("cannot allocate memory: {0}")]
+    Memory(#[from] OutOfMemory),
     /// The window has no such thing.
     #[error("the window has no {what} {id}")]
     None {

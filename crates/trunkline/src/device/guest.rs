@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use trunkline_devq::Queue;
 use trunkline_engine::device::{Guest, Key, Words, processes::process};
-use trunkline_mem::{Found, Memory, Shared};
+use trunkline_mem::{Found, Memory, OutOfMemory, Shared};
+use trunkline_proto::reserve::{try_filled, try_filled_with, try_vec};
 use trunkline_proto::wire::devq::{self as wire, GuestFile, Status};
 
 use super::error::DeviceError;
@@ -22,7 +23,7 @@ pub struct GuestCard(wire::GuestCard);
 #[derive(Debug)]
 pub(super) struct Lent {
     file: Shared,
-    channels: Vec<AtomicBool>,
+    channels: Box<[AtomicBool]>,
 }
 
 /// A channel of another process's window. Kernels use it as they use a window of their own process.
@@ -37,7 +38,7 @@ pub struct GuestWindow {
 impl Lent {
     pub(super) fn new(bytes: usize, channels: u32) -> Result<Self, DeviceError> {
         let file = Shared::new("trunkline-window", bytes).map_err(DeviceError::File)?;
-        Ok(Self { file, channels: (0..channels).map(|_| AtomicBool::new(false)).collect() })
+        Ok(Self { file, channels: try_filled_with(channels as usize, || AtomicBool::new(false))? })
     }
 
     pub(super) fn memory(&self) -> &Memory {
@@ -69,8 +70,11 @@ impl Window {
         let lent = self.lent.as_ref().ok_or(DeviceError::NotForProcesses)?;
         let failed = |source: io::Error| DeviceError::Process { process: to, source };
         let watched = process(to).map_err(|error| failed(error.into()))?;
-        let descriptors = lanes.iter().map(|_| watched.try_clone()).collect::<io::Result<Vec<_>>>();
-        let descriptors = descriptors.map_err(failed)?;
+        let mut descriptors = try_vec(lanes.len())?;
+        for _ in lanes {
+            descriptors.push(watched.try_clone().map_err(failed)?);
+        }
+        let (keys, numbers) = (try_vec(self.part.keys.len())?, try_vec(lanes.len())?);
         if !lent.take(channel) {
             return Err(DeviceError::Lent { channel });
         }
@@ -81,7 +85,10 @@ impl Window {
             executor.file().map(Shared::found)
         });
         let (queues, part) = (queues.ok_or(DeviceError::NotForProcesses)?, lent.file.found());
-        let OwnPart { layout, keys, rank, .. } = &self.part;
+        let OwnPart { layout, rank, .. } = &self.part;
+        let (mut keys, mut numbers) = (keys, numbers);
+        keys.extend(self.part.keys.iter().map(|key| key.bits()));
+        numbers.extend(lanes.iter().map(|queue| queue.shape().number()));
         Ok(GuestCard(wire::GuestCard {
             pid: part.pid,
             queues: file(&queues),
@@ -89,8 +96,8 @@ impl Window {
             shape: *layout.shape(),
             rank: *rank as u32,
             channel,
-            keys: keys.iter().map(|key| key.bits()).collect(),
-            numbers: lanes.iter().map(|queue| queue.shape().number()).collect(),
+            keys,
+            numbers,
         }))
     }
 
@@ -147,7 +154,9 @@ impl GuestCard {
         let wrong = |error: wire::GuestCardError| io::Error::new(io::ErrorKind::InvalidData, error);
         let mut head = [0; 16];
         from.read_exact(&mut head)?;
-        let mut bytes = vec![0; wire::GuestCard::len_of(&head).map_err(wrong)?];
+        let len = wire::GuestCard::len_of(&head).map_err(wrong)?;
+        let refused = |error: OutOfMemory| io::Error::new(io::ErrorKind::OutOfMemory, error);
+        let mut bytes = try_filled(0, len).map_err(refused)?;
         let (first, rest) = bytes.split_at_mut(head.len());
         first.copy_from_slice(&head);
         from.read_exact(rest)?;
@@ -170,12 +179,16 @@ impl GuestWindow {
             |file: &GuestFile| Found { pid: card.pid, fd: file.fd, inode: file.inode, len: file.len }.map();
         let (queues, memory) = (map(&card.queues)?, map(&card.part)?);
         let guest = Guest::open(&queues, Some(host), planted())?;
-        let lanes = card.numbers.iter().map(|number| guest.queue(*number)).collect::<Result<_, _>>()?;
+        let (mut lanes, mut keys) = (try_vec(card.numbers.len())?, try_vec(card.keys.len())?);
+        for number in &card.numbers {
+            lanes.push(guest.queue(*number)?);
+        }
+        keys.extend(card.keys.iter().map(|key| Key::from_bits(*key)));
         let part = OwnPart {
             layout: card.layout()?,
             words: Words::of(memory.clone()),
             memory,
-            keys: card.keys.iter().map(|key| Key::from_bits(*key)).collect(),
+            keys,
             rank: card.rank as usize,
         };
         Ok(Self { guest, part, channel: card.channel, lanes })

@@ -16,7 +16,8 @@ use trunkline_engine::device::{
     Words, WordsRegion,
 };
 use trunkline_engine::rma::{Local, Member, RmaError};
-use trunkline_mem::Memory;
+use trunkline_mem::{Memory, OutOfMemory};
+use trunkline_proto::reserve::{try_grow, try_vec};
 use trunkline_proto::wire::devq::{
     CARD_WORDS, CONFIG_WORDS, LINE_BYTES, MakingReport, PartLengths, PostBox, PostRooms, REPORT_WORDS,
     WindowCard, WindowLayout,
@@ -254,8 +255,8 @@ impl Making<'_> {
         let inner = &self.devices.inner;
         let (memory, me) = (place.memory().clone(), world.rank());
         let first = own.words.map_or(0, |_| extent.words);
-        let (mut keys, mut peers) = (Vec::with_capacity(cards.len()), Vec::with_capacity(cards.len()));
-        let (mut flushed, mut needs_flush) = (Vec::with_capacity(cards.len()), false);
+        let (mut keys, mut peers) = (try_vec(cards.len())?, try_vec(cards.len())?);
+        let (mut flushed, mut needs_flush) = (try_vec(cards.len())?, false);
         for (rank, words) in cards.iter().enumerate() {
             if words[..CONFIG_WORDS] != config.words() {
                 return Err(DeviceError::Differ { rank });
@@ -263,7 +264,7 @@ impl Making<'_> {
             let card = WindowCard::from_words(words, extent.lengths, planted());
             let card = card.map_err(|source| DeviceError::Told { rank, source })?;
             let (key, member) = (Key::from_bits(card.key), rank as Member);
-            let slots = slots_of(&layout, member, first);
+            let slots = slots_of(&layout, member, first)?;
             keys.push(key);
             if rank != me {
                 inner.shared.job.learn(member, key.number(), card.heaps())?;
@@ -283,8 +284,8 @@ impl Making<'_> {
                     inner.shared.job.learn(member, words.heap, words.heaps())?;
                 }
                 let words = words.map(|(_, words)| words);
-                inner.queues.with(|executor| executor.regions().learn(member, far, words));
-                slots.iter().for_each(|slots| inner.queues.watch(member, &memory, *slots));
+                inner.queues.with(|executor| executor.regions().learn(member, far, words))?;
+                slots.iter().try_for_each(|slots| inner.queues.watch(member, &memory, *slots))?;
             }
             let heap = card.words.map_or(key.number(), |words| words.heap);
             let boxes = extent.boxes_of(card.words.is_some());
@@ -295,12 +296,12 @@ impl Making<'_> {
         let heap = self.record.boxes_heap().ok_or(DeviceError::Regions)?;
         let boxes = extent.boxes_of(own.words.is_some());
         if needs_flush {
-            let part = flushed_part((self.record.heap, heap, boxes), me as Member, &peers, &flushed);
+            let part = flushed_part((self.record.heap, heap, boxes), me as Member, &peers, &flushed)?;
             inner.queues.with(|executor| part.map(|part| executor.network().network().open(part)));
         }
         if peers.iter().any(|peer| peer.is_posted) {
             let part = Part { heap, memory, boxes, rooms: extent.rooms, device: place.device(), peers };
-            inner.queues.with(|executor| executor.network().open(part));
+            inner.queues.with(|executor| executor.network().open(part))?;
         }
         let (lanes, on_gpu) = self.make_lanes(config, &layout, place, (&keys, me))?;
         Ok(Made { layout, lent, keys, lanes, on_gpu })
@@ -325,9 +326,10 @@ impl Making<'_> {
             let made = OnGpu::new(gpu, place, layout, channels, lanes, (keys, rank))?;
             return Ok((Vec::new(), Some(made)));
         }
-        let mut all = Vec::with_capacity(channels as usize);
+        let mut all = try_vec(channels as usize)?;
         for _ in 0..channels {
-            let mut channel = Vec::with_capacity(lanes as usize);
+            let mut channel = try_vec(lanes as usize)?;
+            try_grow(&mut record.numbers, lanes as usize)?;
             for _ in 0..lanes {
                 let queue = queues.queue(depth).map_err(QueuesError::from)?;
                 record.numbers.push(queue.shape().number());
@@ -345,15 +347,18 @@ fn flushed_part(
     me: Member,
     peers: &[Peer],
     flushed: &[(u8, bool)],
-) -> Option<FlushedPart> {
+) -> Result<Option<FlushedPart>, OutOfMemory> {
     let unread = |boxes, rank| PostBox::new(boxes, rank).map(PostBox::unread);
     let peer = |((member, peer), &(heap, needs_flush)): ((Member, &Peer), &(u8, bool))| {
         let unread = Place { member, heap: peer.heap, offset: unread(peer.boxes, me)? };
         Some(FlushedPeer { heap, needs_flush, unread })
     };
     let own = data.filter(|_| flushed.get(me as usize).is_some_and(|(_, needs_flush)| *needs_flush));
-    let peers = (0..).zip(peers).zip(flushed).map(peer).collect::<Option<_>>()?;
-    Some(FlushedPart { own, unread: Local { heap, offset: unread(boxes, me)?, len: 1 }, peers })
+    let mut all = try_vec(peers.len())?;
+    all.extend((0..).zip(peers).zip(flushed).map_while(peer));
+    let offset = unread(boxes, me).filter(|_| all.len() == peers.len());
+    let part = |offset| FlushedPart { own, unread: Local { heap, offset, len: 1 }, peers: all };
+    Ok(offset.map(part))
 }
 
 /// A rank's report of its part.
@@ -374,9 +379,9 @@ fn gather(
     mine[..REPORT_WORDS].copy_from_slice(&report.to_words());
     mine[REPORT_WORDS..].copy_from_slice(card);
     let all = world.alloc::<u64>(GIVEN_WORDS * world.size())?;
-    let gathered = world.all_gather(&mine, &all).map(|()| all.to_vec());
+    let gathered = world.all_gather(&mine, &all).and_then(|()| all.try_to_vec());
     world.free(all)?;
-    let mut cards = Vec::with_capacity(world.size());
+    let mut cards = try_vec(world.size())?;
     for (rank, given) in gathered?.as_chunks::<GIVEN_WORDS>().0.iter().enumerate() {
         let Some((report, card)) = given.split_first_chunk::<REPORT_WORDS>() else { continue };
         let report = MakingReport::from_words(report, planted());
@@ -395,7 +400,7 @@ fn gather(
 /// [`DeviceError::Unsettled`], and as [`World::all_gather`].
 pub(super) fn agree_on_end(world: &World, is_settled: bool) -> Result<(), DeviceError> {
     let all = world.alloc::<u64>(world.size())?;
-    let gathered = world.all_gather(&[u64::from(is_settled)], &all).map(|()| all.to_vec());
+    let gathered = world.all_gather(&[u64::from(is_settled)], &all).and_then(|()| all.try_to_vec());
     world.free(all)?;
     match gathered?.iter().position(|settled| *settled == 0) {
         Some(rank) => Err(DeviceError::Unsettled { rank }),
@@ -404,7 +409,7 @@ pub(super) fn agree_on_end(world: &World, is_settled: bool) -> Result<(), Device
 }
 
 /// What a rank raises here, which is poisoned when it dies: in memory that begins with that offset of the window.
-fn slots_of(layout: &WindowLayout, by: Member, begin: u64) -> Vec<Slots> {
+fn slots_of(layout: &WindowLayout, by: Member, begin: u64) -> Result<Vec<Slots>, OutOfMemory> {
     let shape = layout.shape();
     let slots = |first: Option<u64>, count: u32| {
         first.filter(|_| count > 0).map(|first| Slots::Poisoned { slots: first - begin, count })
@@ -414,10 +419,10 @@ fn slots_of(layout: &WindowLayout, by: Member, begin: u64) -> Vec<Slots> {
         let ready = (0..shape.lanes).map(move |lane| slots(Some(stream.ready(lane)), 1));
         ready.chain([slots(Some(stream.free()), 1)])
     });
-    [slots(layout.signal(by, 0), shape.signals)]
-        .into_iter()
-        .chain(barriers)
-        .chain(streams)
-        .flatten()
-        .collect()
+    let most = 1 + shape.barriers as usize + shape.channels as usize * (shape.lanes as usize + 1);
+    let mut all = try_vec(most)?;
+    all.extend(
+        [slots(layout.signal(by, 0), shape.signals)].into_iter().chain(barriers).chain(streams).flatten(),
+    );
+    Ok(all)
 }

@@ -6,6 +6,7 @@ use trunkline_devq::View;
 use trunkline_engine::device::{Copies, ErrorTable, Key, Lanes, Region};
 use trunkline_mem::gpu::{Arg, Device, Mover, Pinned};
 use trunkline_mem::{Memory, OutOfMemory};
+use trunkline_proto::reserve::{try_filled, try_vec};
 use trunkline_proto::wire::devq::WindowLayout;
 
 use super::error::DeviceError;
@@ -125,7 +126,8 @@ pub(super) struct OnGpu {
 
 fn upload(device: &Device, words: &[u64]) -> Result<Memory, DeviceError> {
     let memory = device.allocate(words.len() * 8)?;
-    let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+    let mut bytes = try_vec(words.len() * 8)?;
+    words.iter().for_each(|word| bytes.extend(word.to_le_bytes()));
     device.write(&memory, 0, &bytes)?;
     Ok(memory)
 }
@@ -151,16 +153,19 @@ impl OnGpu {
             PartPlace::Reached { region, words, first, .. } => (Some(region), words, Some(first)),
         };
         let peer = |(rank, key): (u32, &Key)| PeerView { rank, key: key.bits() };
-        let peers: Vec<u64> = (0..).zip(keys).map(peer).map(|peer| halves(peer.rank, peer.key)).collect();
+        let mut peers = try_vec(keys.len())?;
+        peers.extend((0..).zip(keys).map(peer).map(|peer| halves(peer.rank, peer.key)));
         let lane = |nth: u64| {
             let main = lanes.views().addr() as u64 + nth * size_of::<View>() as u64;
             [main, 0, 0]
         };
-        let queued: Vec<u64> = (0..u64::from(channels * shape.lanes)).flat_map(lane).collect();
+        let count = channels * shape.lanes;
+        let mut queued = try_vec(count as usize * size_of::<LaneView>() / 8)?;
+        queued.extend((0..u64::from(count)).flat_map(lane));
         const { assert!(size_of::<LaneView>() == 24 && size_of::<PeerView>() == 8) };
-        let words = vec![0; channels as usize * DeviceTables::words_of_channel(shape.lanes)];
+        let words = try_filled(0, channels as usize * DeviceTables::words_of_channel(shape.lanes))?;
         let [signals, counters] = [shape.ranks * shape.signals, shape.counters].map(u64::from);
-        let bases = vec![0; (signals + counters + u64::from(shape.barriers)) as usize];
+        let bases = try_filled(0, (signals + counters + u64::from(shape.barriers)) as usize)?;
         let tables = [
             upload(device, &peers)?,
             upload(device, &queued)?,

@@ -7,6 +7,7 @@
 use std::sync::atomic::Ordering::Relaxed;
 
 use trunkline_devq::{Memory as _, Slot};
+use trunkline_proto::reserve::try_filled;
 use trunkline_proto::wire::devq::{Entry, GRANULE, Local, StreamLayout, Work, stream_at};
 
 use super::error::KernelError;
@@ -127,7 +128,7 @@ impl Kernel<'_> {
         into: &mut [u8],
         mut f: impl FnMut(&mut [u8], &[u8], u64) -> Result<(), KernelError>,
     ) -> Result<(), KernelError> {
-        let mut came = vec![0; self.chunk()];
+        let mut came = try_filled(0, self.chunk())?;
         let up = self.stream(from)?;
         for chunk in into.chunks_mut(self.chunk()) {
             let nth = self.wait_chunk(up, chunk.len())?;

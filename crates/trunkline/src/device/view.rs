@@ -6,6 +6,7 @@ use std::sync::atomic::AtomicU64;
 
 use trunkline_devq::{Queue, View};
 use trunkline_engine::device::{Key, Words};
+use trunkline_proto::reserve::{OutOfMemory, try_collect, try_filled_with, try_vec};
 use trunkline_proto::wire::devq::{WindowLayout, stream_at};
 
 use super::window::Window;
@@ -79,13 +80,13 @@ pub struct DeviceTables {
     /// The numbers, to be copied to the kernel. They point into what follows, so this is to live as long.
     pub view: DeviceView,
     /// How each rank's part is named, by rank.
-    pub peers: Arc<[PeerView]>,
+    pub peers: Arc<Vec<PeerView>>,
     /// Queues, by channel and then lane.
-    pub queues: Arc<[LaneView]>,
+    pub queues: Arc<Vec<LaneView>>,
     /// The same, as their producers see them.
-    pub views: Arc<[View]>,
+    pub views: Arc<Vec<View>>,
     /// What kernels of a channel share. A kernel goes on with what the one before it has left there.
-    pub words: Arc<[AtomicU64]>,
+    pub words: Arc<Vec<AtomicU64>>,
 }
 
 /// A rank's part of a window, as entries name it.
@@ -189,27 +190,29 @@ impl DeviceTables {
         (GROUP_WORDS + 2 * lanes as usize + 1).next_multiple_of(16)
     }
 
-    pub(super) fn of(window: &Window) -> Self {
+    pub(super) fn of(window: &Window) -> Result<Self, OutOfMemory> {
         let (layout, shape) = (&window.part.layout, *window.part.layout.shape());
         let channels = window.queues.len() as u32;
         let peer = |(rank, key): (usize, &Key)| PeerView { rank: rank as u32, key: key.bits() };
-        let peers: Arc<[_]> = window.part.keys.iter().enumerate().map(peer).collect();
+        let peers = Arc::new(try_collect(window.part.keys.iter().enumerate().map(peer))?);
         let page = window.bells();
         let view = |queue: &Queue<Words>| {
             let (at, bells) = (queue.words().memory().addr() as u64, page.words().memory().addr() as u64);
             View::new(queue.shape(), at, page.bells(), bells, None)
         };
         // All of them are made for threads of the host.
-        let views: Arc<[_]> = window.queues.iter().flatten().filter_map(view).collect();
+        let mut views = try_vec(window.queues.iter().map(Vec::len).sum())?;
+        views.extend(window.queues.iter().flatten().filter_map(view));
+        let views = Arc::new(views);
         let lane = |view: &View| LaneView {
             main: (&raw const *view).addr() as u64,
             companions: 0,
             count: 0,
             reserved: 0,
         };
-        let queues: Arc<[_]> = views.iter().map(lane).collect();
+        let queues = Arc::new(try_collect(views.iter().map(lane))?);
         let words = channels as usize * Self::words_of_channel(shape.lanes);
-        let words: Arc<[_]> = (0..words).map(|_| AtomicU64::new(0)).collect();
+        let words = Arc::new(try_filled_with(words, || AtomicU64::new(0))?.into_vec());
         let base = window.part.memory.addr() as u64;
         let view = DeviceView {
             channels,
@@ -223,6 +226,6 @@ impl DeviceTables {
             words: words.as_ptr().addr() as u64,
             ..DeviceView::of(layout, window.part.rank as u32)
         };
-        Self { view, peers, queues, views, words }
+        Ok(Self { view, peers, queues, views, words })
     }
 }

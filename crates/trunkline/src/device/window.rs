@@ -10,7 +10,7 @@ use trunkline_engine::Mutant;
 use trunkline_engine::device::{
     Courier, ErrorTable, FlushedNetwork, Key, Mode, Patience, Queues, Region, Words,
 };
-use trunkline_mem::Memory;
+use trunkline_mem::{Memory, OutOfMemory};
 use trunkline_proto::wire::devq::{WindowLayout, WindowShape, at, is_before};
 
 use super::error::DeviceError;
@@ -36,7 +36,7 @@ pub(super) fn planted() -> Mutant {
 /// What the executor of a rank's queues goes by.
 pub(super) type WindowNetwork = Courier<FlushedNetwork<Carrying>>;
 
-fn window_network(carrying: Carrying) -> WindowNetwork {
+fn window_network(carrying: Carrying) -> Result<WindowNetwork, OutOfMemory> {
     Courier::new(FlushedNetwork::new(carrying, planted()), planted())
 }
 
@@ -176,7 +176,7 @@ impl World {
     /// # Errors
     /// [`DeviceError::Engine`], [`DeviceError::Queues`].
     pub fn devices(&self, mode: Mode) -> Result<Devices, DeviceError> {
-        let network = window_network(self.shared().job.carrying()?);
+        let network = window_network(self.shared().job.carrying()?)?;
         let queues = Queues::start(network, QUEUES, mode, planted())?;
         Ok(self.devices_of(queues, None, false))
     }
@@ -206,7 +206,7 @@ impl World {
     /// # Errors
     /// [`DeviceError::Engine`], [`DeviceError::Queues`].
     pub fn devices_for_processes(&self, queues: u32, deepest: u32) -> Result<Devices, DeviceError> {
-        let network = window_network(self.shared().job.carrying()?);
+        let network = window_network(self.shared().job.carrying()?)?;
         let queues = Queues::for_processes(network, queues, deepest, planted())?;
         Ok(self.devices_of(queues, None, true))
     }
@@ -216,7 +216,7 @@ impl World {
     /// # Errors
     /// [`DeviceError::Engine`], [`DeviceError::Queues`].
     pub fn devices_of_gpu(&self, gpu: Gpus) -> Result<Devices, DeviceError> {
-        let network = window_network(self.shared().job.carrying()?);
+        let network = window_network(self.shared().job.carrying()?)?;
         let queues = Queues::for_device(network, QUEUES, gpu.device.clone(), planted())?;
         Ok(self.devices_of(queues, Some(gpu), false))
     }
@@ -335,9 +335,11 @@ impl Window {
 
     /// The window as plain numbers, as a kernel in another language takes it: docs/wire.md, "Windows". It stays right while the window lives. To be made once:
     /// kernels of a channel go on with the words that are in it.
-    #[must_use]
-    pub fn device_view(&self) -> DeviceTables {
-        DeviceTables::of(self)
+    ///
+    /// # Errors
+    /// [`DeviceError::Allocate`].
+    pub fn device_view(&self) -> Result<DeviceTables, DeviceError> {
+        Ok(DeviceTables::of(self)?)
     }
 
     /// Runs what launches kernels in another language, in a thread of its own, and has the executor go on until it comes back: such kernels ring and wait without

@@ -6,8 +6,10 @@
 //! never wait for something else than the others do.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use trunkline_mem::ipc::IpcMemory;
+use trunkline_proto::reserve::{try_deque, try_vec};
 use trunkline_proto::tagged::{Choice, Method};
 
 use super::{Buffer, EAGER_MAX, MessageError, Messages, OWN_TAGS, Request};
@@ -39,10 +41,11 @@ impl<M: IpcMemory> Messages<M> {
             let received = self.irecv_tagged(root.into(), (tag, u64::MAX), buffer)?;
             return self.whole(received, root, buffer);
         }
-        let near: Vec<usize> = self.near().collect();
+        let near = self.near();
         let read = buffer.len() > EAGER_MAX && self.offers(&near, buffer);
         self.count(buffer.len(), read);
-        let sent = near.into_iter().map(|rank| self.give(rank, tag, buffer, read)).collect();
+        let mut sent = try_vec(near.len())?;
+        sent.extend(near.iter().map(|rank| self.give(*rank, tag, buffer, read)));
         self.wait_all(sent, VecDeque::new())
     }
 
@@ -58,18 +61,17 @@ impl<M: IpcMemory> Messages<M> {
             return Err(MessageError::Parts { from: len, into: into.len(), size });
         }
         let (tag, part) = (self.next_call(), len / size);
-        let near: Vec<usize> = self.near().collect();
+        let near = self.near();
         let read = part > EAGER_MAX && self.all_offer(tag, &near, from)?;
         self.count(part, read);
-        let mut received = VecDeque::with_capacity(near.len());
-        for rank in &near {
+        let (mut received, mut sent) = (try_deque(near.len())?, try_vec(near.len())?);
+        for rank in near.iter() {
             let into = into.part(rank * part, part)?;
             received.push_back((self.irecv_tagged((*rank).into(), (tag, u64::MAX), &into), *rank, into));
         }
         // Not all to the same rank first.
         let turn = near.iter().position(|rank| *rank > self.rank).unwrap_or(0);
         let turns = near.iter().cycle().skip(turn).take(near.len());
-        let mut sent = Vec::with_capacity(near.len());
         for rank in turns {
             sent.push(self.give(*rank, tag, &from.part(rank * part, part)?, read));
         }
@@ -149,8 +151,9 @@ impl<M: IpcMemory> Messages<M> {
         }
     }
 
-    pub(super) fn near(&self) -> impl Iterator<Item = usize> {
-        (0..self.size()).filter(|rank| self.is_near(*rank))
+    /// Ranks of this host, this one apart.
+    pub(super) fn near(&self) -> Arc<Vec<usize>> {
+        Arc::clone(&self.near)
     }
 
     pub(super) fn next_call(&mut self) -> u64 {

@@ -72,6 +72,8 @@ mod window_copy;
 
 #[cfg(feature = "fuzzing")]
 pub(crate) use start::fuzzing as rank_card;
+use std::sync::Arc;
+
 use trunkline_engine::host::{UnixHost, UnixStream};
 pub use trunkline_engine::tagged::Counts;
 use trunkline_engine::tagged::{Begun, Done, Endpoint, Failed, PeerId, RequestId, SendRefused};
@@ -99,7 +101,9 @@ pub struct Messages<M> {
     host: UnixHostClock,
     rank: usize,
     /// Which peer a rank is; `None`: itself, or one that is elsewhere.
-    peers: Vec<Option<PeerId>>,
+    peers: Box<[Option<PeerId>]>,
+    /// Ranks of this host, this one apart: the same ones from the start on.
+    near: Arc<Vec<usize>>,
     /// Which rank a peer is.
     ranks: Vec<usize>,
     /// Barriers so far.

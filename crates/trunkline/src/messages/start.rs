@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::os::fd::AsRawFd as _;
+use std::sync::Arc;
 use std::time::{Duration, Instant as Clock};
 
 use trunkline_engine::MemberKey;
@@ -11,8 +12,10 @@ use trunkline_engine::tagged::{Config, DEVICE_PIECE, Endpoint, Event, PeerId};
 use trunkline_fabric::{Host as _, Oob as _, OobAddress, OobError, OobListener as _};
 use trunkline_mem::gpu::FreeCount;
 use trunkline_mem::ipc::{Device, IpcMemory, Passing};
+use trunkline_proto::holding::try_hold;
 use trunkline_proto::id::ProcessId;
 use trunkline_proto::ipc::exporter::Amount;
+use trunkline_proto::reserve::{try_collect, try_filled, try_vec};
 use trunkline_proto::wire::dial::PublicKey;
 use trunkline_proto::wire::tagged::Inbox;
 
@@ -87,14 +90,15 @@ pub(super) fn start<M: IpcMemory>(world: &World, memory: M) -> Result<Messages<M
     let key = MemberKey::new([host.random(), host.random()]);
     let own = RankCard { process, pid: std::process::id(), key: key.public(), address: listener.address() };
     let cards = gather(world, &own.to_bytes())?;
-    let cards: Vec<_> = cards.chunks(CARD).map(RankCard::from_bytes).collect();
-    let public = cards.iter().map(|card| card.as_ref().map(|card| card.key)).collect();
+    let cards = try_collect(cards.chunks(CARD).map(RankCard::from_bytes))?;
+    let public = try_collect(cards.iter().map(|card| card.as_ref().map(|card| card.key)))?;
     let (keys, mut introductions) = (RankKeys { rank, key, public }, Introductions::new());
     let mut one = Messages {
         endpoint: Endpoint::new(memory, Config { sharing, inbox, copy: params.node_copy }, now),
         host: UnixHostClock(host),
         rank,
-        peers: vec![None; size],
+        peers: try_filled(None, size)?,
+        near: Arc::default(),
         ranks: Vec::new(),
         meetings: 0,
         rounds: Rounds::new(size, now),
@@ -107,7 +111,7 @@ pub(super) fn start<M: IpcMemory>(world: &World, memory: M) -> Result<Messages<M
     page.into_iter().for_each(|page| one.endpoint.show(page));
     FreeCount::find_preloaded().into_iter().for_each(|count| one.endpoint.follow_frees(count));
     // Whoever can be reached is near; it learns of it in the same way.
-    let mut reached = vec![0_u8; size];
+    let mut reached = try_filled(0_u8, size)?;
     for (other, card) in cards.iter().enumerate().take(rank) {
         let Some(card) = card else { continue };
         if let Some(stream) = connect(one.host.0.oob(), &card.address) {
@@ -120,7 +124,8 @@ pub(super) fn start<M: IpcMemory>(world: &World, memory: M) -> Result<Messages<M
         std::cmp::Ordering::Equal => false,
         std::cmp::Ordering::Greater => all.get(other * size + rank) == Some(&1),
     };
-    let near: Vec<usize> = (0..size).filter(|other| is_near(*other)).collect();
+    let mut near = try_vec(size)?;
+    near.extend((0..size).filter(|other| is_near(*other)));
     let process_of = |rank: usize| cards.get(rank)?.as_ref().map(|card| card.process);
     one.meet(&mut listener, &mut introductions, &keys, &near, process_of)?;
     for (other, peer) in one.peers.iter().enumerate() {
@@ -128,6 +133,7 @@ pub(super) fn start<M: IpcMemory>(world: &World, memory: M) -> Result<Messages<M
         peer.iter().for_each(|peer| one.endpoint.label(*peer, other as u32, pid));
     }
     one.rounds = Rounds::new(near.len() + 1, now);
+    one.near = Arc::new(near);
     world.barrier()?;
     Ok(one)
 }
@@ -135,9 +141,9 @@ pub(super) fn start<M: IpcMemory>(world: &World, memory: M) -> Result<Messages<M
 fn gather(world: &World, mine: &[u8]) -> Result<Vec<u8>, MessageError> {
     let all = world.alloc::<u8>(mine.len() * world.size())?;
     world.all_gather(mine, &all)?;
-    let bytes = all.to_vec();
+    let bytes = all.try_to_vec();
     world.free(all)?;
-    Ok(bytes)
+    Ok(bytes?)
 }
 
 /// A stream to a rank, if it shares this host.
@@ -224,7 +230,7 @@ impl<M: IpcMemory> Messages<M> {
     ) -> Result<(), MessageError> {
         match event {
             Event::Met { peer, process } => match rank_of(*peer, *process) {
-                Some(rank) => self.know(*peer, rank),
+                Some(rank) => self.know(*peer, rank)?,
                 None => self.endpoint.refuse(*peer),
             },
             Event::Left { peer, .. } => {
@@ -237,12 +243,14 @@ impl<M: IpcMemory> Messages<M> {
         Ok(())
     }
 
-    fn know(&mut self, peer: PeerId, rank: usize) {
+    fn know(&mut self, peer: PeerId, rank: usize) -> Result<(), MessageError> {
         let number = peer.number() as usize;
         if number >= self.ranks.len() {
+            try_hold(&mut self.ranks, number + 1)?;
             self.ranks.resize(number + 1, usize::MAX);
         }
         (self.ranks[number], self.peers[rank]) = (rank, Some(peer));
+        Ok(())
     }
 
     /// Comes back when all ranks near have called it: after messages that are to be there before, and before memory is freed that others may read.
@@ -252,7 +260,7 @@ impl<M: IpcMemory> Messages<M> {
     pub fn barrier(&mut self) -> Result<(), MessageError> {
         let tag = super::OWN_TAGS | self.meetings;
         self.meetings += 1;
-        let near: Vec<usize> = self.near().collect();
+        let near = self.near();
         self.give_all(tag, &near, |_| [])?;
         near.iter().try_for_each(|rank| self.take(tag, *rank, &mut []))
     }

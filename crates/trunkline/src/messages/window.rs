@@ -4,14 +4,19 @@
 //! without its owner. Whether it is that is decided once for all ranks: each tells the owner whether it could map the part, and the owner tells each
 //! what holds. What is not goes by messages, which its owner serves in its own calls (`serve`).
 
+mod making;
+
 use std::collections::VecDeque;
 
-use trunkline_engine::ipc::{Borrowed, Spot};
-use trunkline_engine::tagged::{Lending, Loan};
+use trunkline_engine::ipc::Spot;
+use trunkline_engine::tagged::Loan;
 use trunkline_mem::ipc::IpcMemory;
+use trunkline_proto::reserve::try_grow;
 use trunkline_proto::tagged::Rows;
 use trunkline_proto::wire::ipc::Name;
-use trunkline_proto::wire::window::{Access, CARD_BYTES, Card, Deed, Part as Given};
+use trunkline_proto::wire::window::{Access, Deed};
+
+use making::Making;
 
 use super::serve::{ACK, ASK, GOT, Numbered, PUT, Serving};
 use super::{Buffer, MessageError, Messages, Request};
@@ -32,7 +37,7 @@ const PENDING_MAX: usize = 16;
 #[must_use = "a window stays until all ranks free it"]
 pub struct Window {
     pub(super) call: u64,
-    parts: Vec<Part>,
+    parts: Box<[Part]>,
 }
 
 /// A rank's part of a window, as another one sees it.
@@ -119,15 +124,6 @@ struct Pending {
     end: Option<(Request, usize)>,
 }
 
-/// What a window is made of, while it is.
-struct Making {
-    lent: Vec<(usize, Loan)>,
-    name: Option<Name>,
-    /// What others lend.
-    taken: Vec<Option<Loan>>,
-    cards: Vec<Option<Card>>,
-}
-
 impl Window {
     /// Bytes of a rank's part; `None` if it is elsewhere, or there is none.
     #[must_use]
@@ -188,161 +184,21 @@ impl<M: IpcMemory> Messages<M> {
     /// [`MessageError::Gone`].
     pub fn window(&mut self, buffer: &Buffer) -> Result<Window, MessageError> {
         let call = self.next_call();
-        let size = self.size();
-        let (taken, cards) = (vec![None; size], vec![None; size]);
-        let mut making = Making { lent: Vec::new(), name: None, taken, cards };
-        let made = self.make(call, buffer, &mut making);
+        let making = Making::new(self.size());
+        let making = making.and_then(|making| Ok(try_grow(&mut self.windows.live, 1).map(|()| making)?));
+        let made = match making {
+            Ok(mut making) => {
+                let made = self.make(call, buffer, &mut making);
+                made.inspect_err(|_| self.unmake(&making, |_| true))
+            }
+            Err(error) => self.refuse(call).and(Err(error)),
+        };
         self.windows.settled = call;
         if made.is_err() {
-            self.unmake(&making, |_| true);
             self.windows.denies = true;
             self.listen();
         }
         made
-    }
-
-    fn make(&mut self, call: u64, buffer: &Buffer, making: &mut Making) -> Result<Window, MessageError> {
-        let near: Vec<usize> = self.near().collect();
-        let is_there = buffer.is_empty() || buffer.inner().is_there(self.memory());
-        // Before the ranks agree, so that a rank without memory refuses and none waits for it.
-        let ends = Buffer::private(PENDING_MAX);
-        let is_full = self.windows.live.len() >= WINDOWS_MAX;
-        let refused = !buffer.inner().rows().is_whole() || !is_there || is_full || ends.is_err();
-        let part = if refused { Given::Refused } else { Given::Asked };
-        let mine = Card { len: if refused { 0 } else { buffer.len() as u64 }, part };
-        let mut cards = vec![mine; self.size()];
-        if !refused && !buffer.is_empty() {
-            self.lend_to_all(&near, buffer, &mut cards, making)?;
-        }
-        let mut bytes = [0; CARD_BYTES];
-        self.give_all(call, &near, |rank| cards[rank].to_bytes())?;
-        for rank in &near {
-            self.take(call, *rank, &mut bytes)?;
-            let card = Card::from_bytes(&bytes);
-            making.cards[*rank] = Some(card.map_err(|error| MessageError::Window { rank: *rank, error })?);
-        }
-        let ends = ends?;
-        let refuses = |rank: &usize| matches!(making.cards[*rank], Some(Card { part: Given::Refused, .. }));
-        if let Some(rank) = refused.then_some(self.rank).or_else(|| near.iter().copied().find(refuses)) {
-            return Err(MessageError::NoWindow { rank });
-        }
-        for rank in &near {
-            if let Some(Card { part: Given::Mapped(reference), .. }) = making.cards[*rank] {
-                let peer = self.peer(*rank)?;
-                making.taken[*rank] = self.endpoint.borrow(peer, &reference);
-            }
-        }
-        self.decide(call, &near, (buffer, ends), making)
-    }
-
-    /// Lends a buffer to each, or to none of them.
-    fn lend_to_all(
-        &mut self,
-        near: &[usize],
-        buffer: &Buffer,
-        cards: &mut [Card],
-        making: &mut Making,
-    ) -> Result<(), MessageError> {
-        let mapped = self.windows.live.iter().filter(|live| live.name.is_some()).count();
-        for rank in near {
-            let peer = self.peer(*rank)?;
-            let lent = self.until(|one| {
-                Ok(match one.endpoint.lend(peer, buffer.inner()) {
-                    _ if mapped >= MAPPED_MAX => Some(None),
-                    Ok(Lending::Lent(loan, reference)) => Some(Some((loan, reference))),
-                    Ok(Lending::Busy) => None,
-                    Ok(Lending::Not) => Some(None),
-                    Err(error) => return Err(MessageError::from(error).with(*rank)),
-                })
-            })?;
-            let Some((loan, reference)) = lent else {
-                // What has gone to others is taken back, as if they could not map it.
-                cards.iter_mut().for_each(|card| card.part = Given::Asked);
-                self.unmake(making, |_| true);
-                (making.lent, making.name) = (Vec::new(), None);
-                return Ok(());
-            };
-            making.lent.push((*rank, loan));
-            making.name = Some(reference.name);
-            cards[*rank].part = Given::Mapped(reference);
-        }
-        Ok(())
-    }
-
-    /// What holds of each part, the same at all ranks: it is mapped if its owner lends it and all others have mapped it.
-    fn decide(
-        &mut self,
-        call: u64,
-        near: &[usize],
-        (buffer, ends): (&Buffer, Buffer),
-        making: &mut Making,
-    ) -> Result<Window, MessageError> {
-        let mut have = vec![false; self.size()];
-        for rank in near {
-            let Some(loan) = making.taken[*rank] else { continue };
-            let found = self.until(|one| {
-                let found = one.endpoint.map_loan(loan);
-                Ok((found != Borrowed::Wait).then_some(found))
-            })?;
-            have[*rank] = found == Borrowed::Mapped;
-        }
-        self.give_all(call, near, |rank| [u8::from(have[rank])])?;
-        let mut mapped = vec![false; self.size()];
-        let mut word = [0];
-        for rank in near {
-            self.take(call, *rank, &mut word)?;
-            mapped[*rank] = word == [1];
-        }
-        let mine = !making.lent.is_empty() && near.iter().all(|rank| mapped[*rank]);
-        self.give_all(call, near, |_| [u8::from(mine)])?;
-        let mut parts = vec![Part { len: 0, reach: Reach::Far }; self.size()];
-        for rank in near {
-            self.take(call, *rank, &mut word)?;
-            let agreed = word == [1] || have[*rank] && planted("window-decides-alone");
-            let loan = making.taken[*rank].filter(|_| agreed);
-            let reach = loan.map_or(Reach::Asked, Reach::Mapped);
-            parts[*rank] = Part { len: making.cards[*rank].map_or(0, |card| card.len), reach };
-        }
-        parts[self.rank] = Part { len: buffer.len() as u64, reach: Reach::Own };
-        // Who could not map it is passed over for a while.
-        if !mine {
-            self.unmake_lent(making, |rank| mapped[rank]);
-            (making.lent, making.name) = (Vec::new(), None);
-        }
-        for (loan, part) in making.taken.iter_mut().zip(&parts) {
-            if let Some(loan) = loan.take_if(|_| matches!(part.reach, Reach::Asked)) {
-                self.endpoint.end_loan(loan, false);
-            }
-        }
-        self.count_made(&parts);
-        let (lent, name) = (std::mem::take(&mut making.lent), making.name);
-        let served = name.is_none() && !buffer.is_empty() && !near.is_empty();
-        let (own, pending) = (buffer.clone(), VecDeque::with_capacity(PENDING_MAX));
-        self.windows.live.push(Live { call, own, lent, name, served, pending, ends });
-        self.listen();
-        Ok(Window { call, parts })
-    }
-
-    fn count_made(&mut self, parts: &[Part]) {
-        let counts = &mut self.windows.counts;
-        counts.made += 1;
-        counts.mapped += parts.iter().filter(|part| matches!(part.reach, Reach::Mapped(_))).count() as u64;
-        let asked = |part: &&Part| matches!(part.reach, Reach::Asked) && part.len > 0;
-        counts.asked += parts.iter().filter(asked).count() as u64;
-    }
-
-    /// Ends what was lent and taken.
-    fn unmake(&mut self, making: &Making, mapped: impl Fn(usize) -> bool) {
-        self.unmake_lent(making, mapped);
-        for loan in making.taken.iter().flatten() {
-            self.endpoint.end_loan(*loan, false);
-        }
-    }
-
-    fn unmake_lent(&mut self, making: &Making, mapped: impl Fn(usize) -> bool) {
-        for (rank, loan) in &making.lent {
-            self.endpoint.end_loan(*loan, mapped(*rank));
-        }
     }
 
     /// Copies a buffer to a place in a rank's part. Where that is mapped the bytes are there when this comes back; where not, after

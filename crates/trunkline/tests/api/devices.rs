@@ -99,7 +99,7 @@ fn refuses(world: &World, window: &Window) {
 }
 
 fn looks_right(window: &Window, world: &World) {
-    let tables = window.device_view();
+    let tables = window.device_view().unwrap();
     let view = tables.view;
     assert_eq!((view.version, view.rank as usize, view.ranks as usize), (3, world.rank(), world.size()));
     assert_eq!((view.signals, view.counters, view.barriers, view.lanes, view.channels), (3, 2, 1, 2, 1));

@@ -140,7 +140,7 @@ struct Given<'l> {
 impl<'l> Given<'l> {
     fn new(library: &'l Library, devices: &Devices, world: &World, config: WindowConfig) -> Self {
         let window = devices.window(world, config).unwrap();
-        let tables = window.device_view();
+        let tables = window.device_view().unwrap();
         Self { library, window, tables }
     }
 

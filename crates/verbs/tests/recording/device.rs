@@ -10,6 +10,7 @@ use std::os::fd::{FromRawFd as _, IntoRawFd as _, OwnedFd};
 use std::os::unix::net::UnixDatagram;
 use std::ptr;
 
+use trunkline_proto::reserve::{try_deque, try_vec};
 use trunkline_sys::verbs::*;
 use trunkline_verbs::Library;
 
@@ -412,10 +413,11 @@ unsafe extern "C" fn create_cq(
     _: c_int,
 ) -> *mut Cq {
     other();
-    with(|device| device.queues += 1);
     let mut cq: Cq = zeroed();
     (cq.context, cq.channel, cq.cqe) = (context, channel, cqe);
-    Box::into_raw(Box::new(StubCq { cq, waiting: VecDeque::with_capacity(cqe as usize) })).cast()
+    let Ok(waiting) = try_deque(cqe as usize) else { return fail(libc::ENOMEM) };
+    with(|device| device.queues += 1);
+    Box::into_raw(Box::new(StubCq { cq, waiting })).cast()
 }
 
 unsafe extern "C" fn destroy_cq(cq: *mut Cq) -> c_int {
@@ -449,6 +451,12 @@ fn make_pair(context: *mut Context, cq: *mut Cq, cap: &QpCap) -> *mut Qp {
     if let Some(code) = refusal {
         return fail(code);
     }
+    // Where a test refuses memory the library has none.
+    let (Ok(receives), Ok(building)) =
+        (try_deque(cap.max_recv_wr as usize), try_vec(cap.max_send_wr as usize))
+    else {
+        return fail(libc::ENOMEM);
+    };
     let mut ex: QpEx = zeroed();
     (ex.qp_base.context, ex.qp_base.send_cq, ex.qp_base.recv_cq) = (context, cq, cq);
     ex.wr_start = Some(wr_start);
@@ -466,8 +474,6 @@ fn make_pair(context: *mut Context, cq: *mut Cq, cap: &QpCap) -> *mut Qp {
         device.number += 1;
         device.number
     });
-    let (receives, building) =
-        (VecDeque::with_capacity(cap.max_recv_wr as usize), Vec::with_capacity(cap.max_send_wr as usize));
     let pair: *mut Qp =
         Box::into_raw(Box::new(StubQp { ex, receives, building, bytes: 0, inline: cap.max_inline_data }))
             .cast();

@@ -8,7 +8,7 @@ use std::time::Instant;
 use trunkline_devq::channel::Channel;
 use trunkline_devq::{BellPage, Lane, Queue, Ticket, heap};
 use trunkline_engine::Mutant;
-use trunkline_engine::device::executor::QueueError;
+use trunkline_engine::device::QueueError;
 use trunkline_engine::device::{Executor, Network, Words};
 use trunkline_proto::wire::devq::{Bells, Entry, Work};
 

@@ -87,7 +87,7 @@ pub(crate) enum DeviceBenchError {
     Wait(#[from] trunkline_devq::WaitError),
     /// No queue.
     #[error(transparent)]
-    Queue(#[from] trunkline_engine::device::executor::QueueError),
+    Queue(#[from] trunkline_engine::device::QueueError),
     /// A thread of the measurement has panicked.
     #[error("a thread of the measurement has panicked")]
     Panicked,

@@ -125,7 +125,8 @@ pub(super) fn alone(way: Way, bytes: usize) -> Result<[Rank<Alone>; 2], DeviceBe
         let near = Some(ranks[other].memory.clone());
         let (key, len) = (ranks[other].keys[0], ranks[other].memory.len() as u64);
         let far = Far::of_host(key, len, ErrorTable::default(), near);
-        ranks[one].queues.learn(other as u32, far);
+        let learned = ranks[one].queues.learn(other as u32, far);
+        learned.map_err(|error| DeviceBenchError::Ranks(error.to_string()))?;
     }
     Ok(ranks)
 }
@@ -157,7 +158,7 @@ pub(super) fn over(way: Way, bytes: usize) -> Result<[Rank<Rma<Over>>; 2], Devic
     for (one, other) in [(0, 1), (1, 0)] {
         let (key, len) = (both[other].keys[0], both[other].memory.len() as u64);
         let far = Far::of_host(key, len, ErrorTable::default(), None);
-        both[one].queues.learn(other as u32, far);
+        both[one].queues.learn(other as u32, far).map_err(|error| ranks(&error))?;
     }
     Ok(both)
 }

@@ -8,6 +8,7 @@ use super::layout::BELLS_MAX;
 use super::window::{WINDOW_LANES_MAX, WindowLayout, WindowShape, WindowShapeError};
 use super::{halves, word};
 use crate::mutant::Mutant;
+use crate::reserve::{OutOfMemory, try_collect, try_vec};
 
 /// Ranks of a card, at most: as many as a world has.
 pub const GUEST_RANKS_MAX: u32 = 1 << 16;
@@ -91,6 +92,9 @@ pub enum GuestCardError {
     /// No queue has this number, or two lanes have it.
     #[error("no queue of its own has the number {0}")]
     Queue(u32),
+    /// The system has no memory for what it names.
+    #[error("cannot allocate memory: {0}")]
+    Memory(#[from] OutOfMemory),
     /// Words that stand for nothing are not zero.
     #[error("word {0} says something where nothing is said")]
     Unused(usize),
@@ -114,7 +118,8 @@ fn pairs(numbers: &[u32]) -> impl Iterator<Item = u64> + '_ {
 fn numbers(words: &[u64], first: usize, count: usize) -> Result<Vec<u32>, GuestCardError> {
     let places = first..first + count.div_ceil(2);
     let words = words.get(places.clone()).unwrap_or_default();
-    let mut all: Vec<u32> = words.iter().flat_map(|word| [halves(*word).0, halves(*word).1]).collect();
+    let mut all: Vec<u32> = try_vec(2 * words.len())?;
+    all.extend(words.iter().flat_map(|word| [halves(*word).0, halves(*word).1]));
     if all.len() > count && all.last() != Some(&0) {
         return Err(GuestCardError::Unused(places.end - 1));
     }
@@ -181,7 +186,7 @@ impl GuestCard {
         if Self::len_of(bytes.first_chunk().ok_or(wrong)?)? != bytes.len() {
             return Err(wrong);
         }
-        let words: Vec<u64> = bytes.as_chunks().0.iter().map(|word| u64::from_le_bytes(*word)).collect();
+        let words = try_collect(bytes.as_chunks().0.iter().map(|word| u64::from_le_bytes(*word)))?;
         let &head: &[u64; HEAD_WORDS] = words.first_chunk().ok_or(wrong)?;
         let [_, count, files, queues_inode, queues_len, part_inode, part_len, whose, sizes, rest @ ..] = head;
         let [data, signals, barriers, depth, chunk] = rest;

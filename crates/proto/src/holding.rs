@@ -1,0 +1,43 @@
+//! Room for as many entries as a table may come to hold, so that none of them allocates later. Called where a table grows; what cannot be had is an
+//! [`OutOfMemory`].
+
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+
+use crate::reserve::OutOfMemory;
+
+/// Has a vector hold `room` entries in all without a further allocation.
+///
+/// # Errors
+/// [`OutOfMemory`]; the vector is as it was.
+pub fn try_hold<T>(entries: &mut Vec<T>, room: usize) -> Result<(), OutOfMemory> {
+    let more = room.saturating_sub(entries.len());
+    entries.try_reserve(more).map_err(|_| OutOfMemory { bytes: room.saturating_mul(size_of::<T>()) })
+}
+
+/// Has a queue hold `room` entries in all without a further allocation.
+///
+/// # Errors
+/// [`OutOfMemory`]; the queue is as it was.
+pub fn try_hold_queue<T>(entries: &mut VecDeque<T>, room: usize) -> Result<(), OutOfMemory> {
+    let more = room.saturating_sub(entries.len());
+    entries.try_reserve(more).map_err(|_| OutOfMemory { bytes: room.saturating_mul(size_of::<T>()) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_held_has_room_for_all() {
+        let (mut entries, mut queue) = (alloc::vec![1_u8; 3], VecDeque::from([1_u8; 3]));
+        try_hold(&mut entries, 100).unwrap();
+        try_hold_queue(&mut queue, 100).unwrap();
+        assert!(entries.capacity() >= 100 && queue.capacity() >= 100);
+        try_hold(&mut entries, 2).unwrap();
+        assert_eq!((entries.len(), queue.len()), (3, 3));
+        let refused = OutOfMemory { bytes: usize::MAX };
+        assert_eq!(try_hold(&mut entries, usize::MAX), Err(refused));
+        assert_eq!(try_hold_queue(&mut queue, usize::MAX), Err(refused));
+    }
+}

@@ -1,0 +1,208 @@
+//! How a window is made: each rank tells all others of its part, maps theirs, and settles with them what holds. Called by `window`; nothing here
+//! moves bytes.
+
+use std::collections::VecDeque;
+
+use trunkline_engine::ipc::Borrowed;
+use trunkline_engine::tagged::{Lending, Loan};
+use trunkline_mem::ipc::IpcMemory;
+use trunkline_proto::reserve::{try_deque, try_filled, try_vec};
+use trunkline_proto::wire::ipc::Name;
+use trunkline_proto::wire::window::{CARD_BYTES, Card, Part as Given};
+
+use super::{Live, MAPPED_MAX, PENDING_MAX, Part, Pending, Reach, WINDOWS_MAX, Window};
+use crate::messages::{Buffer, MessageError, Messages};
+use crate::planted;
+
+/// What a rank tells that makes no window.
+const REFUSED: Card = Card { len: 0, part: Given::Refused };
+
+/// What a window is made of, while it is. All memory that a rank takes for it is there before the ranks agree, so that one without memory refuses and
+/// none waits for it.
+pub(super) struct Making {
+    lent: Vec<(usize, Loan)>,
+    name: Option<Name>,
+    /// What others lend.
+    taken: Box<[Option<Loan>]>,
+    cards: Box<[Option<Card>]>,
+    /// What this rank tells each.
+    told: Box<[Card]>,
+    /// Whether this rank has mapped the part of each.
+    have: Box<[bool]>,
+    /// Whether each has mapped this rank's part.
+    mapped: Box<[bool]>,
+    parts: Box<[Part]>,
+    pending: VecDeque<Pending>,
+    ends: Buffer,
+}
+
+impl Making {
+    pub(super) fn new(size: usize) -> Result<Self, MessageError> {
+        Ok(Self {
+            lent: try_vec(size)?,
+            name: None,
+            taken: try_filled(None, size)?,
+            cards: try_filled(None, size)?,
+            told: try_filled(REFUSED, size)?,
+            have: try_filled(false, size)?,
+            mapped: try_filled(false, size)?,
+            parts: try_filled(Part { len: 0, reach: Reach::Far }, size)?,
+            pending: try_deque(PENDING_MAX)?,
+            ends: Buffer::private(PENDING_MAX)?,
+        })
+    }
+}
+
+impl<M: IpcMemory> Messages<M> {
+    /// Tells all ranks near that this one makes no window, as it has no memory, and takes what they tell.
+    pub(super) fn refuse(&mut self, call: u64) -> Result<(), MessageError> {
+        let near = self.near();
+        self.give_all(call, &near, |_| REFUSED.to_bytes())?;
+        near.iter().try_for_each(|rank| self.take(call, *rank, &mut [0; CARD_BYTES]))
+    }
+
+    pub(super) fn make(
+        &mut self,
+        call: u64,
+        buffer: &Buffer,
+        making: &mut Making,
+    ) -> Result<Window, MessageError> {
+        let near = self.near();
+        let is_there = buffer.is_empty() || buffer.inner().is_there(self.memory());
+        let is_full = self.windows.live.len() >= WINDOWS_MAX;
+        let refused = !buffer.inner().rows().is_whole() || !is_there || is_full;
+        if !refused {
+            making.told.fill(Card { len: buffer.len() as u64, part: Given::Asked });
+        }
+        if !refused && !buffer.is_empty() {
+            self.lend_to_all(&near, buffer, making)?;
+        }
+        let mut bytes = [0; CARD_BYTES];
+        self.give_all(call, &near, |rank| making.told[rank].to_bytes())?;
+        for rank in near.iter() {
+            self.take(call, *rank, &mut bytes)?;
+            let card = Card::from_bytes(&bytes);
+            making.cards[*rank] = Some(card.map_err(|error| MessageError::Window { rank: *rank, error })?);
+        }
+        let refuses = |rank: &usize| matches!(making.cards[*rank], Some(Card { part: Given::Refused, .. }));
+        if let Some(rank) = refused.then_some(self.rank).or_else(|| near.iter().copied().find(refuses)) {
+            return Err(MessageError::NoWindow { rank });
+        }
+        for rank in near.iter() {
+            if let Some(Card { part: Given::Mapped(reference), .. }) = making.cards[*rank] {
+                let peer = self.peer(*rank)?;
+                making.taken[*rank] = self.endpoint.borrow(peer, &reference);
+            }
+        }
+        self.decide(call, &near, buffer, making)?;
+        let (parts, pending) = (std::mem::take(&mut making.parts), std::mem::take(&mut making.pending));
+        self.count_made(&parts);
+        let (lent, name, ends) = (std::mem::take(&mut making.lent), making.name, making.ends.clone());
+        let (served, own) = (name.is_none() && !buffer.is_empty() && !near.is_empty(), buffer.clone());
+        self.windows.live.push(Live { call, own, lent, name, served, pending, ends });
+        self.listen();
+        Ok(Window { call, parts })
+    }
+
+    /// Lends a buffer to each, or to none of them.
+    fn lend_to_all(
+        &mut self,
+        near: &[usize],
+        buffer: &Buffer,
+        making: &mut Making,
+    ) -> Result<(), MessageError> {
+        let mapped = self.windows.live.iter().filter(|live| live.name.is_some()).count();
+        for rank in near {
+            let peer = self.peer(*rank)?;
+            let lent = self.until(|one| {
+                Ok(match one.endpoint.lend(peer, buffer.inner()) {
+                    _ if mapped >= MAPPED_MAX => Some(None),
+                    Ok(Lending::Lent(loan, reference)) => Some(Some((loan, reference))),
+                    Ok(Lending::Busy) => None,
+                    Ok(Lending::Not) => Some(None),
+                    Err(error) => return Err(MessageError::from(error).with(*rank)),
+                })
+            })?;
+            let Some((loan, reference)) = lent else {
+                // What has gone to others is taken back, as if they could not map it.
+                making.told.iter_mut().for_each(|card| card.part = Given::Asked);
+                self.unmake(making, |_| true);
+                making.lent.clear();
+                making.name = None;
+                return Ok(());
+            };
+            making.lent.push((*rank, loan));
+            making.name = Some(reference.name);
+            making.told[*rank].part = Given::Mapped(reference);
+        }
+        Ok(())
+    }
+
+    /// What holds of each part, the same at all ranks: it is mapped if its owner lends it and all others have mapped it.
+    fn decide(
+        &mut self,
+        call: u64,
+        near: &[usize],
+        buffer: &Buffer,
+        making: &mut Making,
+    ) -> Result<(), MessageError> {
+        for rank in near {
+            let Some(loan) = making.taken[*rank] else { continue };
+            let found = self.until(|one| {
+                let found = one.endpoint.map_loan(loan);
+                Ok((found != Borrowed::Wait).then_some(found))
+            })?;
+            making.have[*rank] = found == Borrowed::Mapped;
+        }
+        self.give_all(call, near, |rank| [u8::from(making.have[rank])])?;
+        let mut word = [0];
+        for rank in near {
+            self.take(call, *rank, &mut word)?;
+            making.mapped[*rank] = word == [1];
+        }
+        let mine = !making.lent.is_empty() && near.iter().all(|rank| making.mapped[*rank]);
+        self.give_all(call, near, |_| [u8::from(mine)])?;
+        for rank in near {
+            self.take(call, *rank, &mut word)?;
+            let agreed = word == [1] || making.have[*rank] && planted("window-decides-alone");
+            let loan = making.taken[*rank].filter(|_| agreed);
+            let reach = loan.map_or(Reach::Asked, Reach::Mapped);
+            making.parts[*rank] = Part { len: making.cards[*rank].map_or(0, |card| card.len), reach };
+        }
+        making.parts[self.rank] = Part { len: buffer.len() as u64, reach: Reach::Own };
+        // Who could not map it is passed over for a while.
+        if !mine {
+            self.unmake_lent(making, |rank| making.mapped[rank]);
+            making.lent.clear();
+            making.name = None;
+        }
+        for (loan, part) in making.taken.iter_mut().zip(&making.parts) {
+            if let Some(loan) = loan.take_if(|_| matches!(part.reach, Reach::Asked)) {
+                self.endpoint.end_loan(loan, false);
+            }
+        }
+        Ok(())
+    }
+
+    fn count_made(&mut self, parts: &[Part]) {
+        let counts = &mut self.windows.counts;
+        counts.made += 1;
+        counts.mapped += parts.iter().filter(|part| matches!(part.reach, Reach::Mapped(_))).count() as u64;
+        let asked = |part: &&Part| matches!(part.reach, Reach::Asked) && part.len > 0;
+        counts.asked += parts.iter().filter(asked).count() as u64;
+    }
+
+    /// Ends what was lent and taken.
+    pub(super) fn unmake(&mut self, making: &Making, mapped: impl Fn(usize) -> bool) {
+        self.unmake_lent(making, mapped);
+        for loan in making.taken.iter().flatten() {
+            self.endpoint.end_loan(*loan, false);
+        }
+    }
+
+    fn unmake_lent(&mut self, making: &Making, mapped: impl Fn(usize) -> bool) {
+        for (rank, loan) in &making.lent {
+            self.endpoint.end_loan(*loan, mapped(*rank));
+        }
+    }
+}

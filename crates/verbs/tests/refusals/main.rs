@@ -1,0 +1,131 @@
+//! Out of memory: an allocator that refuses the n-th large allocation, for every n, runs through the life of a rail over the library that records
+//! (`tests/recording/device.rs`). The allocator and the trials are those of `crates/engine/tests/refusals`. `TRUNKLINE_FULL=1` plays every n, else three of
+//! each quick case are played.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on stops")]
+
+#[path = "../../../engine/tests/refusals/allocator.rs"]
+mod allocator;
+#[path = "../recording/device.rs"]
+#[allow(dead_code, reason = "not all of it is for these tests")]
+mod device;
+#[path = "../../../engine/tests/refusals/trials.rs"]
+mod trials;
+
+use std::fmt::Display;
+use std::sync::Arc;
+
+use trunkline_fabric::{
+    Access, Completion, Done, Extent, Fabric as _, LinkId, Links as _, Op, Purpose, Rail as _, RailConfig,
+    RecvOrder, Remote, Source, Status,
+};
+use trunkline_mem::Memory;
+use trunkline_proto::time::Duration;
+use trunkline_verbs::{VerbsConfig, VerbsFabric};
+
+use trials::{Case, Outcome};
+
+#[global_allocator]
+static ALLOCATOR: allocator::Refusing = allocator::Refusing;
+
+/// What `device` asks of speeds: the library is older than the call.
+mod speeds {
+    use trunkline_sys::verbs::QueryPortEx;
+
+    pub(crate) fn slot() -> Option<QueryPortEx> {
+        None
+    }
+}
+
+const DEPTH: u32 = 512;
+
+const ALL: &[Case] = &[
+    ("requests one by one", || rail(VerbsConfig { extended: false, ..VerbsConfig::default() })),
+    ("requests that are built", || rail(VerbsConfig { extended: true, ..VerbsConfig::default() })),
+    ("many regions", regions),
+];
+
+fn told(error: impl Display) -> String {
+    error.to_string()
+}
+
+fn config() -> RailConfig {
+    RailConfig {
+        depth: DEPTH,
+        recv_depth: DEPTH,
+        recv_order: RecvOrder::Any,
+        links: 4,
+        peer_time: Duration::secs(1),
+        rail_time: Duration::secs(1),
+        receives: false,
+        traffic_class: None,
+        many: false,
+    }
+}
+
+fn fabric(config: VerbsConfig) -> Result<VerbsFabric, String> {
+    VerbsFabric::with_library(Arc::new(device::library()), config).map_err(told)
+}
+
+/// A rail with links that are connected to themselves, and writes on each.
+fn rail(of: VerbsConfig) -> Outcome {
+    let fabric = fabric(of)?;
+    let mut rail = fabric.open(0, &config()).map_err(told)?;
+    let memory = Memory::try_heap(1 << 16).map_err(told)?;
+    let registrar = rail.registrar();
+    let keys = registrar.register(&memory, Access::ALL, Purpose::Data).map_err(told)?;
+    let from = Extent { key: keys.local, offset: 0, len: 4096 };
+    let to = Remote { key: keys.remote, addr: keys.remote_base, purpose: Purpose::Data };
+    for _ in 0..2 {
+        let link = rail.create().map_err(told)?;
+        let own = rail.address(link).map_err(told)?;
+        rail.connect(link, own).map_err(told)?;
+        rail.post(link, 1, Op::Write { from: Source::Region(from), to, imm: None }, true).map_err(told)?;
+        rail.flush();
+        let none = Completion {
+            wr_id: 0,
+            link: LinkId(0),
+            done: Done::Posted,
+            status: Status::Ok,
+            imm: None,
+            len: 0,
+        };
+        let mut out = [none; 8];
+        if rail.poll(&mut out) != 1 || out[0].status != Status::Ok {
+            return Err("the write did not complete".to_owned());
+        }
+        rail.destroy(link);
+    }
+    registrar.deregister(keys.local).map_err(told)
+}
+
+/// As many registrations as tables grow for several times.
+fn regions() -> Outcome {
+    let fabric = fabric(VerbsConfig::default())?;
+    let rail = fabric.open(0, &config()).map_err(told)?;
+    let registrar = rail.registrar();
+    let memory = Memory::try_heap(64).map_err(told)?;
+    let mut keys = trunkline_proto::reserve::try_vec(900).map_err(told)?;
+    for _ in 0..900 {
+        match registrar.register(&memory, Access::ALL, Purpose::Data) {
+            Ok(made) => keys.push(made.local),
+            Err(error) => {
+                keys.iter().for_each(|key| registrar.deregister(*key).unwrap());
+                return Err(told(error));
+            }
+        }
+    }
+    keys.into_iter().try_for_each(|key| registrar.deregister(key).map_err(told))
+}
+
+/// How the test starts processes of its own: does nothing unless such a process asks.
+#[test]
+fn a_child_plays_its_trials() {
+    let Some((_, case)) = trials::asked() else { return };
+    trials::play(ALL.iter().find(|(name, _)| *name == case).unwrap_or_else(|| panic!("no case {case}")));
+}
+
+#[test]
+fn a_rail_holds_without_memory() {
+    trials::all_hold("a rail", ALL);
+}
