@@ -1,7 +1,7 @@
 //! Out of memory in what programs call: an allocator that refuses the n-th large allocation, for every n, runs through the plugin's own calls,
 //! the store of a job, and a world with its messages, windows and device queues. No call aborts or panics: it returns an error or succeeds, what
 //! it has taken is given back, and the next run succeeds. The fabrics and the engine are played in `crates/engine/tests/refusals`, whose
-//! allocator and trials these are. `TRUNKLINE_FULL=1` plays every n, else three of each quick case are played.
+//! allocator and trials these are. `TRUNKLINE_FULL=1` plays every n, else the first allocation of each size in each quick case.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on stops")]
 
@@ -46,7 +46,7 @@ fn a_child_plays_its_trials() {
         if suite.starts_with("the plugin") {
             plugin::warm_up(start::large_left);
         }
-        trials::play(case);
+        trials::play(case, trials::Refused::OneOfEachSize);
     });
 }
 

@@ -93,7 +93,7 @@ fn windows(kind: &str, world: World) {
     let window = messages.window(&part).unwrap();
     assert!(window.is_mapped(other));
     let blocked = stub.ask("stub_blocked");
-    let (got, host) = (own(&messages, rank + 2, PART), Buffer::private(PART));
+    let (got, host) = (own(&messages, rank + 2, PART), Buffer::private(PART).unwrap());
     let before = stub.ask("stub_blocked");
     // The list of Level Zero's that is waited for is one that does each command at once.
     assert!(before > blocked || kind == "ze", "what is written is waited for, or this shows nothing");
