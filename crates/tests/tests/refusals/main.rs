@@ -1,0 +1,86 @@
+//! Out of memory in what programs call: an allocator that refuses the n-th large allocation, for every n, runs through the plugin's own calls,
+//! the store of a job, and a world with its messages, windows and device queues. No call aborts or panics: it returns an error or succeeds, what
+//! it has taken is given back, and the next run succeeds. The fabrics and the engine are played in `crates/engine/tests/refusals`, whose
+//! allocator and trials these are. `TRUNKLINE_FULL=1` plays every n, else three of each quick case are played.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on stops")]
+
+#[path = "../../../engine/tests/refusals/allocator.rs"]
+mod allocator;
+mod plugin;
+mod start;
+mod store;
+#[path = "../../../engine/tests/refusals/trials.rs"]
+mod trials;
+mod worlds;
+
+use std::process::Command;
+
+use trials::Case;
+
+#[global_allocator]
+static ALLOCATOR: allocator::Refusing = allocator::Refusing;
+
+/// The fabric, as users name it.
+const FABRIC: &str = "TRUNKLINE_FABRIC";
+
+const SUITES: &[(&str, &[Case])] = &[
+    ("the plugin", plugin::ALL),
+    ("the plugin over tcp", plugin::ALL),
+    ("the store", store::ALL),
+    ("a world", worlds::ALL),
+];
+
+/// How the tests start processes of their own: does nothing unless such a process asks.
+#[test]
+fn a_child_plays_its_trials() {
+    if start::asked().is_some() {
+        return with_software_nics("soft", start::play);
+    }
+    let Some((suite, case)) = trials::asked() else { return };
+    let cases = SUITES.iter().find(|(name, _)| *name == suite);
+    let (_, cases) = cases.unwrap_or_else(|| panic!("no suite {suite}"));
+    let case = cases.iter().find(|(name, _)| *name == case).unwrap_or_else(|| panic!("no case {case}"));
+    let wire = if suite.ends_with("over tcp") { "soft:tcp" } else { "soft" };
+    with_software_nics(wire, || {
+        if suite.starts_with("the plugin") {
+            plugin::warm_up(start::large_left);
+        }
+        trials::play(case);
+    });
+}
+
+/// Plays in a process whose environment names the software NIC: in this one, or in one that this one starts and waits for.
+fn with_software_nics(wire: &str, play: impl FnOnce()) {
+    if std::env::var(FABRIC).is_ok_and(|fabric| fabric == wire) {
+        return play();
+    }
+    let program = std::env::current_exe().unwrap();
+    let status = Command::new(program).args(std::env::args_os().skip(1)).env(FABRIC, wire).status().unwrap();
+    assert!(status.success(), "the child ended with {status}");
+}
+
+#[test]
+fn the_plugin_holds_without_memory() {
+    trials::all_hold("the plugin", plugin::ALL);
+}
+
+#[test]
+fn the_plugin_holds_over_tcp_without_memory() {
+    trials::all_hold("the plugin over tcp", plugin::ALL);
+}
+
+#[test]
+fn the_plugin_starts_or_says_why_not() {
+    start::all_hold();
+}
+
+#[test]
+fn the_store_holds_without_memory() {
+    trials::all_hold("the store", store::ALL);
+}
+
+#[test]
+fn a_world_holds_without_memory() {
+    trials::all_hold("a world", worlds::ALL);
+}

@@ -1,0 +1,94 @@
+//! The plugin's first init, which makes what stays as long as the process: each refused allocation has a process of its own, in which the
+//! first run is refused, and the next ones succeed.
+
+use std::panic;
+use std::process::{Command, Output};
+use std::sync::Mutex;
+
+use crate::{allocator, plugin};
+
+const NTH: &str = "TRUNKLINE_REFUSALS_START";
+
+/// Panics of anything but the tests' own code.
+static PANICS: Mutex<Vec<String>> = Mutex::new(Vec::new());
+
+/// The allocation that this process is to refuse, if it is a child; 0 refuses none.
+pub(crate) fn asked() -> Option<u64> {
+    std::env::var(NTH).ok()?.parse().ok()
+}
+
+/// Plays the first run and two more, and prints how many large allocations the first one made and how many are left.
+pub(crate) fn play() {
+    let nth = asked().unwrap_or(0);
+    trunkline_mem::refuse_mappings(allocator::refuses);
+    panic::set_hook(Box::new(|info| {
+        let at = info.location().map(ToString::to_string).unwrap_or_default();
+        if !at.contains("tests/refusals/") {
+            PANICS.lock().unwrap().push(info.to_string());
+        }
+    }));
+    allocator::arm(nth);
+    let first = plugin::messages(512);
+    let seen = end_refusals();
+    println!();
+    println!("first {first:?}");
+    assert!(nth != 0 || first.is_ok(), "it fails by itself: {first:?}");
+    for _ in 0..2 {
+        plugin::messages(512).unwrap();
+    }
+    let panics = PANICS.lock().unwrap();
+    assert!(panics.is_empty(), "{panics:?}");
+    println!("seen {seen} live {}", large_left());
+}
+
+/// Refuses nothing from now on. How many large allocations there were.
+fn end_refusals() -> u64 {
+    allocator::disarm()
+}
+
+/// Large allocations that are not freed.
+pub(crate) fn large_left() -> i64 {
+    allocator::live()
+}
+
+fn child(nth: u64) -> Output {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", "a_child_plays_its_trials", "--nocapture", "--test-threads=1"]);
+    let traces = std::env::temp_dir().join(format!("trunkline-refusals-{}", std::process::id()));
+    command.env("TRUNKLINE_TRACE", traces);
+    command.env("RUST_BACKTRACE", "1").env(NTH, nth.to_string()).output().unwrap()
+}
+
+/// The numbers that a child has printed, or why there are none.
+fn numbers(out: &Output) -> Result<(u64, i64), String> {
+    let text = String::from_utf8_lossy(&out.stdout);
+    let line = text.lines().find_map(|line| line.strip_prefix("seen "));
+    let words = line.and_then(|line| line.split_once(" live ")).filter(|_| out.status.success());
+    let numbers = words.and_then(|(seen, live)| Some((seen.parse().ok()?, live.parse().ok()?)));
+    numbers.ok_or_else(|| {
+        format!("it ended with {}\n{text}\n{}", out.status, String::from_utf8_lossy(&out.stderr))
+    })
+}
+
+/// Refuses each large allocation of the first run, or three of them.
+pub(crate) fn all_hold() {
+    let (count, left) = numbers(&child(0)).unwrap();
+    let all = std::env::var("TRUNKLINE_FULL").is_ok_and(|full| full == "1");
+    let stride = if all { 1 } else { count.div_ceil(3).max(1) };
+    let mut wrong = Vec::new();
+    let mut trials = 0;
+    for nth in (1..=count).step_by(stride as usize) {
+        trials += 1;
+        match numbers(&child(nth)) {
+            // A trace for which there is no memory is not recorded, and holds none.
+            Ok((_, live)) if live <= left => {}
+            Ok((_, live)) => wrong.push(format!("allocation {nth} refused: {live} are left, not {left}")),
+            Err(why) => wrong.push(format!("allocation {nth} refused: {why}")),
+        }
+        if let Some(last) = wrong.last() {
+            eprintln!("{last}");
+        }
+    }
+    eprintln!("the first init: {trials} trials of {count} allocations");
+    assert!(wrong.is_empty() && count > 0, "{} of {trials} trials went wrong", wrong.len());
+}

@@ -1,0 +1,50 @@
+//! The store of a job: three ranks that are threads of this process meet and exchange bytes.
+
+use std::fmt::Display;
+use std::thread;
+use std::time::Duration;
+
+use trunkline_bootstrap::{Bootstrap, Environment, free_port, own};
+
+use crate::trials::{Case, Outcome};
+
+/// Longest that a step takes: ranks whose rank 0 has given up wait so long.
+const LIMIT: Duration = Duration::from_secs(2);
+const RANKS: usize = 3;
+
+pub(crate) const ALL: &[Case] =
+    &[("short exchanges", || exchanges(10)), ("long exchanges", || exchanges(100_000))];
+
+fn told(error: impl Display) -> String {
+    error.to_string()
+}
+
+/// All ranks give bytes to all, twice.
+fn exchanges(len: usize) -> Outcome {
+    let port = free_port().map_err(told)?;
+    let ranks: Vec<_> = (0..RANKS).map(|rank| thread::spawn(move || exchange(rank, port, len))).collect();
+    let ended: Vec<Outcome> = ranks.into_iter().map(|rank| rank.join().unwrap()).collect();
+    ended.into_iter().collect()
+}
+
+fn exchange(rank: usize, port: u16, len: usize) -> Outcome {
+    let variables = |name: &str| match name {
+        own::RANK => Some(rank.to_string()),
+        own::SIZE => Some(RANKS.to_string()),
+        own::STORE => Some(format!("127.0.0.1:{port}")),
+        own::SECRET => Some("5a".repeat(32)),
+        _ => None,
+    };
+    let environment = Environment::of(&variables).map_err(told)?.ok_or("no job")?;
+    let mut job = Bootstrap::join(&environment, LIMIT).map_err(told)?;
+    for round in 0..2 {
+        let mine = trunkline_proto::reserve::try_filled(rank as u8, len * round).map_err(told)?;
+        let all = job.exchange(&mine, LIMIT).map_err(told)?;
+        for (other, bytes) in all.iter().enumerate() {
+            if bytes.len() != len * round || bytes.iter().any(|byte| usize::from(*byte) != other) {
+                return Err(format!("rank {other} gave other bytes"));
+            }
+        }
+    }
+    job.barrier(LIMIT).map_err(told)
+}

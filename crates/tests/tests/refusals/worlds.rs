@@ -1,0 +1,103 @@
+//! A world of one rank, which is this process: one-sided work, messages with a window, and windows over device queues.
+
+use std::fmt::Display;
+use std::time::Duration;
+
+use trunkline::World;
+use trunkline::device::{Mode, WindowConfig, With};
+use trunkline::messages::{Buffer, Host, Messages, Place};
+
+use crate::trials::{Case, Outcome};
+
+/// Longest that a kernel waits.
+const LIMIT: Duration = Duration::from_secs(6);
+const HEAP: u64 = 1 << 20;
+
+pub(crate) const ALL: &[Case] = &[
+    ("one-sided work", one_sided),
+    ("messages", messages),
+    ("windows that a thread executes", || windows(Mode::Thread)),
+    ("windows that their kernels execute", || windows(Mode::Inline)),
+    ("windows of other processes", lent_windows),
+];
+
+fn told(error: impl Display) -> String {
+    error.to_string()
+}
+
+fn start() -> Result<World, String> {
+    World::builder().heap(HEAP).passive(false).log(|_, _| ()).start().map_err(told)
+}
+
+/// Puts, gets, strided work and what all ranks do together.
+fn one_sided() -> Outcome {
+    let world = start()?;
+    let words = world.alloc::<u64>(4000).map_err(told)?;
+    let mine = trunkline_proto::reserve::try_filled(7_u64, 4000).map_err(told)?;
+    world.put(0, &words, &mine).map_err(told)?;
+    let strides = trunkline::Strides { local: 2, remote: 1 };
+    world.put_strided(0, words.at(0), &mine, strides, 2000).map_err(told)?;
+    world.quiet().map_err(told)?;
+    let all = world.alloc::<u64>(1000).map_err(told)?;
+    world.all_gather(&mine[..1000], &all).map_err(told)?;
+    if all.try_to_vec().map_err(told)?.iter().any(|word| *word != 7) {
+        return Err("other words came".to_owned());
+    }
+    world.free(all).map_err(told)?;
+    world.free(words).map_err(told)?;
+    world.finish().map_err(told)
+}
+
+/// A window of messages that only this rank has a part of.
+fn messages() -> Outcome {
+    let world = start()?;
+    let mut messages = Messages::start(&world, Host::new().map_err(told)?).map_err(told)?;
+    let buffers = [Buffer::private(100_000).map_err(told)?, Buffer::private(100_000).map_err(told)?];
+    buffers[0].write(0, &[5; 64]).map_err(told)?;
+    let window = messages.window(&buffers[1]).map_err(told)?;
+    messages.put(&window, Place::new(0, 0), &buffers[0]).map_err(told)?;
+    messages.fence(&window).map_err(told)?;
+    messages.free(window).map_err(told)?;
+    messages.all_to_all(&buffers[0], &buffers[1]).map_err(told)?;
+    messages.finish().map_err(told)?;
+    world.finish().map_err(told)
+}
+
+fn config() -> WindowConfig {
+    let (signals, counters, lanes, channels) = (600, 600, 2, 2);
+    WindowConfig { bytes: 1 << 16, signals, counters, lanes, channels, ..WindowConfig::default() }
+}
+
+/// A window whose kernel puts to its own rank.
+fn windows(mode: Mode) -> Outcome {
+    let world = start()?;
+    let devices = world.devices(mode).map_err(told)?;
+    let window = devices.window(&world, config()).map_err(told)?;
+    let kernel = window.kernel(0).map_err(told)?.limit(LIMIT);
+    window.write(0, &[5; 64]).map_err(told)?;
+    let put = kernel.put(0, 1000, 0, 64, With::signal(1)).map_err(told)?;
+    kernel.wait(put).map_err(told)?;
+    kernel.wait_signal(0, 1, 1).map_err(told)?;
+    kernel.flush().map_err(told)?;
+    window.device_view().map_err(told)?;
+    let mut bytes = [0; 64];
+    window.read(1000, &mut bytes).map_err(told)?;
+    if bytes != [5; 64] {
+        return Err("other bytes came".to_owned());
+    }
+    window.free(&world).map_err(told)?;
+    world.finish().map_err(told)
+}
+
+/// A window whose queues lie in a memory file, one channel of which is lent, to this very process.
+fn lent_windows() -> Outcome {
+    let world = start()?;
+    let devices = world.devices_for_processes(16, 64).map_err(told)?;
+    let window = devices.window(&world, WindowConfig { depth: 64, ..config() }).map_err(told)?;
+    let card = window.lend(1, std::process::id()).map_err(told)?;
+    let mut bytes = Vec::new();
+    card.write_to(&mut bytes).map_err(told)?;
+    trunkline::device::GuestCard::read_from(&mut bytes.as_slice()).map_err(told)?;
+    window.free(&world).map_err(told)?;
+    world.finish().map_err(told)
+}
