@@ -35,8 +35,8 @@ impl Receives {
         let none = Slot { wr_id: 0, into: Sge::ZERO, used: false };
         let aborts = Planted::named("verbs-aborts-without-memory").is_on();
         Ok(Self {
-            slots: try_filled(none, most as usize)?,
-            free: if aborts { (0..most).rev().collect() } else { try_collect((0..most).rev())? },
+            slots: if aborts { vec![none; most as usize].into() } else { try_filled(none, most as usize)? },
+            free: try_collect((0..most).rev())?,
             untaken: try_deque(most as usize)?,
         })
     }
