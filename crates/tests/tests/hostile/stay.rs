@@ -1,7 +1,6 @@
 //! Says hello on very many connections, and stays.
 
 use std::collections::VecDeque;
-use std::time::Duration;
 
 use rustix::process::{Resource, getrlimit, setrlimit};
 use trunkline_engine::host::UnixHost;
@@ -10,14 +9,13 @@ use trunkline_proto::id::ProcessId;
 use trunkline_proto::wire::frame::{Frame as Control, VERSION};
 use trunkline_proto::wire::share::Offer;
 
-use crate::attacker::{Attack, AttackPace, AttackReport, receive_facts, until};
+use crate::attacker::{Attack, AttackReport, receive_facts, until};
 use crate::channel::TestChannel;
+use crate::guest::HandleGuest;
 use crate::user::meet_as_stranger;
 
 /// Connections to each victim that are held: more than a victim lets stay.
 const HELD: usize = 320;
-/// How often one that the victim has ended is made anew.
-const PERIOD: Duration = Duration::from_millis(1);
 
 /// What a process says first on a control stream.
 pub(crate) fn hello(process: ProcessId) -> Vec<u8> {
@@ -26,23 +24,37 @@ pub(crate) fn hello(process: ProcessId) -> Vec<u8> {
 
 type Io = <<UnixHost as trunkline_fabric::Host>::Oob as Oob>::Stream;
 
+/// Lets this process have as many descriptors as it may.
+pub(crate) fn raise_limit() {
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    setrlimit(Resource::Nofile, limit).unwrap();
+}
+
 /// Holds connections to both victims.
 pub(crate) struct HelloStay {
     host: UnixHost,
     victims: [OobAddress; 2],
     held: [VecDeque<Io>; 2],
-    pace: AttackPace,
 }
 
 impl HelloStay {
     pub(crate) fn new(channel: &mut TestChannel) -> Self {
         let [first, second, _] = meet_as_stranger(channel).map(|card| OobAddress(card.address));
         receive_facts(channel);
-        let mut limit = getrlimit(Resource::Nofile);
-        limit.current = limit.maximum;
-        setrlimit(Resource::Nofile, limit).unwrap();
+        Self::at([first, second])
+    }
+
+    /// At the control streams of a two-sided pair.
+    pub(crate) fn of_two_sided(channel: &mut TestChannel) -> Self {
+        let guest = HandleGuest::new(channel);
+        Self::at([0, 1].map(|victim: usize| OobAddress(guest.handles[victim][1].address.clone())))
+    }
+
+    fn at(victims: [OobAddress; 2]) -> Self {
+        raise_limit();
         let (host, held) = (UnixHost::new(|_, _| {}), [VecDeque::new(), VecDeque::new()]);
-        Self { host, victims: [first, second], held, pace: AttackPace::new(PERIOD) }
+        Self { host, victims, held }
     }
 
     /// Connects once, and says hello. A victim that is too busy to accept is called again.
@@ -67,9 +79,6 @@ impl Attack for HelloStay {
     }
 
     fn go_on(&mut self, report: &mut AttackReport) {
-        if !self.pace.is_due() {
-            return;
-        }
         for victim in [0, 1] {
             // The oldest is the first that the victim ends.
             self.held[victim].pop_front();
