@@ -191,15 +191,11 @@ impl<H: Host> Streams<H> {
         let accepted = self.accept(host, now, events);
         let mut names = std::mem::take(&mut self.names);
         names.clear();
-        let reads_all = self.mutant.is("job-reads-all-strangers");
-        let is_read = |stream: &Stream<_>| !stream.is_unproven || reads_all;
-        names.extend(self.streams.iter().filter(|(_, stream)| is_read(stream)).map(|(id, _)| id));
-        if !reads_all {
-            names.extend(self.unproven.expired(now));
-            // An invited peer has often said already what it has to show.
-            names.extend(self.unproven.newest(accepted));
-            names.extend(self.unproven.take_turn());
-        }
+        names.extend(self.streams.iter().filter(|(_, stream)| !stream.is_unproven).map(|(id, _)| id));
+        names.extend(self.unproven.expired(now));
+        // An invited peer has often said already what it has to show.
+        names.extend(self.unproven.newest(accepted));
+        names.extend(self.unproven.take_turn());
         self.read_at = now;
         for &id in &names {
             match self.take(id, now, events) {
@@ -269,7 +265,7 @@ impl<H: Host> Streams<H> {
         let is_due = if stream.is_unproven {
             self.strangers.has_room(now) || self.mutant.is("job-works-for-strangers")
         } else {
-            stream.dials.has_room(now) || self.mutant.is("job-makes-any-number-of-links")
+            stream.dials.has_room(now)
         };
         is_due || stream.broken
     }

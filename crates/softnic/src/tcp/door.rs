@@ -235,13 +235,13 @@ impl Hall {
         if is_due && self.strangers.len() > READS_MAX {
             self.looked = Instant::now();
         }
-        is_due || self.bugs.tireless.is_on()
+        is_due
     }
 
     /// Whether another stranger may be let in now.
     fn may_work(&mut self) -> bool {
         let now = trunkline_proto::time::Instant(self.opened.elapsed().as_nanos() as u64);
-        self.budget.has_room(now) || self.bugs.tireless.is_on()
+        self.budget.has_room(now)
     }
 
     /// There is room for another one, for whom the oldest goes; with the bug, only when that one goes by itself.
@@ -256,9 +256,9 @@ impl Hall {
         let is_over = |since: Instant| now.saturating_duration_since(since) >= STRANGER_TIME;
         self.links.retain(|_, place| !matches!(place, Place::Ended(since) if is_over(*since)));
         let count = self.strangers.len();
-        let (new, all) = (count - accepted.min(count), self.bugs.tireless.is_on());
+        let new = count - accepted.min(count);
         let first = self.turn.checked_rem(count).unwrap_or(0);
-        let is_read = |number: usize| all || number >= new || (number + count - first) % count < READS_MAX;
+        let is_read = |number: usize| number >= new || (number + count - first) % count < READS_MAX;
         self.turn = (first + READS_MAX).checked_rem(count).unwrap_or(0);
         let mut at = 0;
         for number in 0..count {

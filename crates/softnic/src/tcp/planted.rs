@@ -13,8 +13,6 @@ pub(super) struct AtTheDoor {
     pub(super) mute: Planted,
     /// As many as may wait keep all others out until their time is over.
     pub(super) keeps: Planted,
-    /// All that wait are read at each poll, and let in without a bound.
-    pub(super) tireless: Planted,
 }
 
 impl Default for AtTheDoor {
@@ -24,7 +22,6 @@ impl Default for AtTheDoor {
             second: Planted::named("soft-tcp-second-socket"),
             mute: Planted::named("soft-tcp-mute-door"),
             keeps: Planted::named("soft-tcp-silence-keeps-out"),
-            tireless: Planted::named("soft-tcp-tireless-door"),
         }
     }
 }

@@ -135,3 +135,13 @@ fn frames_that_no_peer_says_end_their_link_alone() {
 fn what_no_rank_says_to_a_store_changes_nothing() {
     AttackWorld::new("store speech").over(PairKind::OverTcp).with_store().withstand();
 }
+
+#[test]
+fn silent_streams_are_read_by_turns() {
+    AttackWorld::new("silence").withstand();
+}
+
+#[test]
+fn silent_control_streams_are_read_by_turns() {
+    AttackWorld::new("control silence").over(PairKind::TwoSided).withstand();
+}

@@ -1,6 +1,7 @@
 //! Says hello on very many connections, and stays.
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
 use rustix::process::{Resource, getrlimit, setrlimit};
 use trunkline_engine::host::UnixHost;
@@ -15,7 +16,10 @@ use crate::guest::HandleGuest;
 use crate::user::meet_as_stranger;
 
 /// Connections to each victim that are held: more than a victim lets stay.
-const HELD: usize = 320;
+const HELD: usize = 480;
+/// Connections to each victim that say hello once, and of which none ends: fewer than a victim lets stay.
+const SILENT: usize = 240;
+const SETTLES: Duration = Duration::from_secs(1);
 
 /// What a process says first on a control stream.
 pub(crate) fn hello(process: ProcessId) -> Vec<u8> {
@@ -36,6 +40,7 @@ pub(crate) struct HelloStay {
     host: UnixHost,
     victims: [OobAddress; 2],
     held: [VecDeque<Io>; 2],
+    most: usize,
 }
 
 impl HelloStay {
@@ -51,10 +56,15 @@ impl HelloStay {
         Self::at([0, 1].map(|victim: usize| OobAddress(guest.handles[victim][1].address.clone())))
     }
 
+    /// It only stays: no connection is made anew.
+    pub(crate) fn silent(self) -> Self {
+        Self { most: SILENT, ..self }
+    }
+
     fn at(victims: [OobAddress; 2]) -> Self {
         raise_limit();
         let (host, held) = (UnixHost::new(|_, _| {}), [VecDeque::new(), VecDeque::new()]);
-        Self { host, victims, held }
+        Self { host, victims, held, most: HELD }
     }
 
     /// Connects once, and says hello. A victim that is too busy to accept is called again.
@@ -72,13 +82,20 @@ impl HelloStay {
 impl Attack for HelloStay {
     fn begin(&mut self, report: &mut AttackReport) {
         for victim in [0, 1] {
-            while self.held[victim].len() < HELD {
+            while self.held[victim].len() < self.most {
                 self.call(victim, report);
             }
+        }
+        if self.most < HELD {
+            // Until the victims have done for them what they do for strangers, and may do as much again.
+            std::thread::sleep(SETTLES);
         }
     }
 
     fn go_on(&mut self, report: &mut AttackReport) {
+        if self.most < HELD {
+            return std::thread::yield_now();
+        }
         for victim in [0, 1] {
             // The oldest is the first that the victim ends.
             self.held[victim].pop_front();

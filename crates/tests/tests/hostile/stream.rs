@@ -68,13 +68,14 @@ impl StreamStrangers {
         let Ok(mut stream) = TcpStream::connect_timeout(&at, CONNECTS) else { return };
         let _ = stream.set_nonblocking(true);
         report.acts += 1;
-        let _ = match report.acts % 4 {
-            0 => stream.write(&hello(&[0x5a; 16])),
-            1 => stream.write(&[0xff; 32]),
-            2 => stream.write(&hello(&[0x5a; 16])[..20]),
+        let _ = match report.acts % 8 {
+            0 | 1 => stream.write(&hello(&[0x5a; 16])),
+            2 | 3 => stream.write(&hello(&[0x5a; 16])[..20]),
+            4 => stream.write(&[0xff; 32]),
             _ => Ok(0),
         };
-        if report.acts.is_multiple_of(8) {
+        // Those that are held keep their places as long as they may.
+        if report.acts % 8 == 4 {
             return reset(stream);
         }
         self.held[victim].push_back(stream);
