@@ -8,7 +8,7 @@ use trunkline_engine::rma::{ContextId, Job, Local, RmaError, Source};
 use trunkline_engine::{Nics, Params};
 use trunkline_fabric::{Frame, Host as _, Oob as _, OobAddress, OobStream as _};
 use trunkline_mem::Memory;
-use trunkline_proto::fuzzing::{Target, variants};
+use trunkline_proto::fuzzing::{Action as ScriptAction, Target, read_actions, variants, write_script};
 use trunkline_proto::id::ProcessId;
 use trunkline_proto::rma::atomic::{Action, Atomic, Type};
 use trunkline_proto::wire::dial::{Card, Refusal, Word as Say};
@@ -61,11 +61,9 @@ struct World {
 
 /// Four bytes per action: what happens, at which member, and two numbers. The first byte of the input chooses the wire.
 fn actions(bytes: &[u8]) {
-    let Some((&how, rest)) = bytes.split_first() else { return };
+    let Some((how, actions)) = read_actions(bytes, ACTIONS_MAX) else { return };
     let Some(mut world) = World::new(how) else { return };
-    for action in rest.chunks_exact(4).take(ACTIONS_MAX) {
-        world.act(action[0], usize::from(action[1] % 2), action[2], action[3]);
-    }
+    actions.for_each(|action| world.act(action));
     world.end();
 }
 
@@ -110,8 +108,7 @@ fn action_seeds() -> Vec<Vec<u8>> {
             [get, 0, 0, 255],
         ],
     ];
-    let all: Vec<Vec<u8>> =
-        (0..).zip(scripts).map(|(how, script)| [vec![how], script.concat()].concat()).collect();
+    let all: Vec<Vec<u8>> = (0..).zip(scripts).map(|(how, script)| write_script(how, &script)).collect();
     variants(&all)
 }
 
@@ -132,7 +129,7 @@ impl World {
         Some(Self { members, cards, outside: UnixHost::new(|_, _| {}), others: Vec::new() })
     }
 
-    fn act(&mut self, what: u8, at: usize, one: u8, two: u8) {
+    fn act(&mut self, ScriptAction { what, at, one, two }: ScriptAction) {
         match what % 9 {
             0 | 8 => self.put(at, usize::from(one) % (PUT_MAX + 1), two),
             1 => self.get(at, u64::from(one) * 8, u64::from(two)),
@@ -310,7 +307,7 @@ fn params() -> Params {
 
 #[cfg(test)]
 mod tests {
-    use trunkline_proto::fuzzing::Numbers;
+    use trunkline_proto::fuzzing::{Numbers, random_script};
 
     use super::*;
 
@@ -319,9 +316,7 @@ mod tests {
         action_seeds().iter().for_each(|seed| actions(seed));
         let mut numbers = Numbers::new(29);
         for _ in 0..100 {
-            let len = 1 + 4 * numbers.below(40);
-            let script: Vec<u8> = (0..len).map(|_| numbers.next_u64() as u8).collect();
-            actions(&script);
+            actions(&random_script(&mut numbers, 40));
         }
     }
 }

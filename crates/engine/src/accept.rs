@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use trunkline_fabric::{Caps, Fabric, Host, Level, LinkAddress, Links};
+use trunkline_fabric::{Caps, Fabric, Host, LinkAddress, Links};
 use trunkline_proto::conn::{AcceptStep, Accepting};
 use trunkline_proto::counters::Tally;
 use trunkline_proto::limits::TOKENS_MAX;
@@ -37,13 +37,19 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         let Some(listen) = control.listens.get_mut(id) else { return Err(Error::Unknown("listener")) };
         if listen.current.is_none() {
             let nics = listen.nics;
-            let Some(asked) = listen.pending.pop_front() else { return Ok(None) };
-            let (refused, stream) = (refusal(&asked.open, Answer::NoResources), asked.stream);
+            let Some(stream) = listen.pending.front().map(|asked| asked.stream) else { return Ok(None) };
+            if !control.may_answer(stream, self.host.now(), self.params.mutant) {
+                return Ok(None);
+            }
+            let next = control.listens.get_mut(id).and_then(|listen| listen.pending.pop_front());
+            let Some(asked) = next else { return Ok(None) };
+            let refused = refusal(&asked.open, Answer::NoResources);
+            let conn = asked.open.conn;
             let Some(nics) = self.nics_for(control, nics, &asked) else {
                 self.status.add(Tally::OpensRefused, 1);
                 let text =
                     "connection refused: it asks for the NIC for neighbours, and is none or there is none";
-                self.host.log(Level::Warn, text);
+                control.warn_refusal(&self.around(), text);
                 control.send(stream, &refusal(&asked.open, Answer::Refused), None);
                 return Ok(None);
             };
@@ -52,12 +58,17 @@ impl<F: Fabric, H: Host> Engine<F, H> {
                     if let Some(listen) = control.listens.get_mut(id) {
                         listen.current = Some(current);
                     }
+                    control.carry(stream);
                     self.send_result(control, id)?;
                 }
                 Ok(None) => return Ok(None),
                 Err(error) => {
-                    self.host.log(Level::Warn, &format!("connection not accepted: {}", in_full(&error)));
+                    let text = format!("connection not accepted: {}", in_full(&error));
+                    control.warn_refusal(&self.around(), &text);
                     control.send(stream, &refused, None);
+                    if let Some(listen) = control.listens.get_mut(id) {
+                        listen.seen.forget(stream, conn);
+                    }
                     return Err(error);
                 }
             }

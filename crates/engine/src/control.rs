@@ -13,9 +13,10 @@ use std::sync::atomic::Ordering;
 use trunkline_fabric::{
     self as fabric, Host, Level, Oob, OobAddress, OobError, OobListener, OobStream, PassedFd, Rail,
 };
-use trunkline_proto::conn::{Accepting, ConnectStep, Connecting, UnprovenStreams};
+use trunkline_proto::conn::{Accepting, ConnectStep, Connecting, UnprovenStreams, WorkBudget};
 use trunkline_proto::counters::Tally;
 use trunkline_proto::id::ProcessId;
+use trunkline_proto::limits::{OPENS_INVITED_MAX, OPENS_PENDING_MAX};
 use trunkline_proto::log_rate::LogRate;
 use trunkline_proto::mutant::Mutant;
 use trunkline_proto::nics;
@@ -29,6 +30,7 @@ use trunkline_proto::wire::share::{Given, Offer};
 use trunkline_proto::wire::status::ControlStreams;
 
 use crate::comm::{Comms, Peer};
+use crate::control::admission::StreamStanding;
 use crate::left::{Left, Rider};
 use crate::news::Word;
 use crate::refusal::{refusal, without_comm};
@@ -36,7 +38,7 @@ use crate::ride::{Leftover, Made};
 use crate::seen::{Known, Seen};
 use crate::send::SendLane;
 use crate::status::Status;
-use crate::{CommId, Error, Nics, Params, in_full};
+use crate::{CommId, Error, Nics, Params};
 
 /// Streams of one process.
 const STREAMS_MAX: usize = 16384;
@@ -44,8 +46,6 @@ const STREAMS_MAX: usize = 16384;
 const LISTENS_MAX: usize = 65536;
 /// Connections asked for and not closed yet.
 pub(crate) const ATTEMPTS_MAX: usize = 65536;
-/// Connections waiting at one listener.
-const PENDING_MAX: usize = 4096;
 /// Streams accepted, and frames taken from a stream, in one go.
 const BURST: usize = 64;
 /// How often the stream of an attempt is opened anew: a process that was stopped when it should have sent OPEN finds its stream ended by a peer that
@@ -75,6 +75,10 @@ pub(crate) struct Control<H: Host, R: Rail> {
     streams: Slots<Stream<<H::Oob as Oob>::Stream>>,
     /// Those that others have opened and no connection was opened on.
     unproven: UnprovenStreams,
+    /// Work for streams that carry no connection of this process.
+    strangers: WorkBudget,
+    /// Those of them that have shown a nonce, the oldest first, and the processes that the kernel names.
+    invited: VecDeque<(SlotId, Option<u32>)>,
     /// Names of all streams, while they are looked at; kept so that looking allocates nothing.
     names: Vec<SlotId>,
     pub(crate) listens: Slots<Listen>,
@@ -97,6 +101,9 @@ struct Stream<S> {
     expected: Option<ProcessId>,
     /// The peer's versions, if they do not include ours.
     versions: Option<(u16, u16)>,
+    standing: StreamStanding,
+    /// Units of work that it has cost before it carried a connection.
+    cost: u32,
 }
 
 /// A listener.
@@ -184,6 +191,8 @@ impl<H: Host, R: Rail> Control<H, R> {
             refusals: LogRate::new(Instant::default()),
             streams: Slots::new(STREAMS_MAX),
             unproven: UnprovenStreams::new(),
+            strangers: WorkBudget::for_strangers(),
+            invited: VecDeque::new(),
             names: Vec::new(),
             listens: Slots::new(LISTENS_MAX),
             attempts: Slots::new(ATTEMPTS_MAX),
@@ -234,7 +243,8 @@ impl<H: Host, R: Rail> Control<H, R> {
     ) -> Result<SlotId, Error> {
         let hello = Frame::Hello { min: VERSION, max: VERSION, offer: self.offer, process: self.process };
         io.send(fabric::Frame { bytes: hello.to_bytes(), fd: None })?;
-        let stream = Stream { io, joins: 0, peer: None, expected, versions: None };
+        let standing = if expected.is_some() { StreamStanding::Carries } else { StreamStanding::Unproven };
+        let stream = Stream { io, joins: 0, peer: None, expected, versions: None, standing, cost: 1 };
         self.streams
             .insert(stream)
             .map_err(|_| Error::Exhausted { what: "control streams", limit: STREAMS_MAX })
@@ -299,18 +309,17 @@ impl<H: Host, R: Rail> Control<H, R> {
     pub(crate) fn progress(&mut self, around: &Around<'_, H>) {
         let now = around.host.now();
         self.age_attempts(around, now);
-        self.accept_streams(around, now);
+        let accepted = self.accept_streams(around, now);
         if around.params.mutant.is("control-expires-before-it-hears") {
             self.expire_streams(around, now);
         }
+        let mut carried = ControlStreams::default();
         let mut names = std::mem::take(&mut self.names);
+        self.list_streams_to_read(&mut names, accepted, now, around.params.mutant);
+        names.iter().for_each(|&id| self.take_frames(around, id, now));
         names.clear();
         names.extend(self.streams.iter().map(|(id, _)| id));
-        let mut carried = ControlStreams::default();
-        for &id in &names {
-            self.take_frames(around, id);
-            self.count_connections(id, &mut carried);
-        }
+        names.iter().for_each(|&id| self.count_connections(id, &mut carried));
         self.names = names;
         around.status.show_control(carried);
         // Last: what a stream has to show may have come while this process made no calls.
@@ -368,30 +377,11 @@ impl<H: Host, R: Rail> Control<H, R> {
         }
     }
 
-    fn take_frames(&mut self, around: &Around<'_, H>, id: SlotId) {
-        for _ in 0..BURST {
-            let Some(stream) = self.streams.get_mut(id) else { return };
-            match stream.io.recv() {
-                Ok(Some(frame)) => {
-                    if let Err(why) = self.dispatch(around, id, frame) {
-                        return self.refuse_stream(around, id, &why);
-                    }
-                }
-                Ok(None) => return,
-                Err(error) => {
-                    if !matches!(error, OobError::Closed | OobError::Merged) {
-                        self.warn_refusal(around, &format!("control stream lost: {}", in_full(&error)));
-                    }
-                    return self.drop_stream(around, id);
-                }
-            }
-        }
-    }
-
     /// Ends a stream; its peer counts as dead.
     fn drop_stream(&mut self, around: &Around<'_, H>, id: SlotId) {
         let mutant = around.params.mutant;
         self.unproven.remove(id);
+        self.invited.retain(|(invited, _)| *invited != id);
         for (_, listen) in self.listens.iter_mut() {
             listen.seen.lose(id);
         }
@@ -505,16 +495,17 @@ impl<H: Host, R: Rail> Control<H, R> {
         let (conn, turn) = (open.conn, open.share.turn);
         let mutant = around.params.mutant;
         let knows = |l: &Listen| l.nonce == open.nonce || mutant.is("control-ignores-nonce");
-        let listen = self.listens.get_mut(SlotId::from_bits(open.listen)).filter(|l| knows(l));
-        let Some(listen) = listen else {
+        let id = SlotId::from_bits(open.listen);
+        if !self.listens.get(id).is_some_and(knows) {
             around.status.add(Tally::OpensRefused, 1);
             let text =
                 format!("connection from process {} refused: stale handle or wrong nonce", peer.process);
             self.warn_refusal(around, &text);
             self.send(stream, &refusal(&open, Answer::Refused), None);
             return;
-        };
-        self.unproven.remove(stream);
+        }
+        self.invite(around, stream);
+        let Some(listen) = self.listens.get_mut(id) else { return };
         match listen.seen.look(stream, conn, turn) {
             Known::New => {}
             _ if mutant.is("control-opens-twice") => {}
@@ -528,8 +519,10 @@ impl<H: Host, R: Rail> Control<H, R> {
                 return self.send(stream, &without_comm(&open, Answer::Accepted, given), None);
             }
         }
-        if listen.pending.len() >= PENDING_MAX {
-            // It asks again later.
+        let carries = self.streams.get(stream).is_some_and(|one| one.standing == StreamStanding::Carries);
+        let is_known = carries || mutant.is("control-queues-any-number");
+        // One too many asks again later.
+        if listen.pending.len() >= if is_known { OPENS_PENDING_MAX } else { OPENS_INVITED_MAX } {
             return;
         }
         listen.seen.enter(stream, conn, turn);

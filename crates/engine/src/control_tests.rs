@@ -5,20 +5,22 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Uid;
 use rustix::thread::set_thread_res_uid;
-use trunkline_fabric::{self as fabric, Host as _, Oob as _, OobError, OobListener, OobStream as _};
+use trunkline_fabric::{self as fabric, Host as _, Oob as _, OobError, OobListener, OobStream};
 use trunkline_proto::id::ProcessId;
+use trunkline_proto::limits::INVITED_STREAMS_MAX;
 use trunkline_proto::log_rate;
 use trunkline_proto::pool::Pool;
 use trunkline_proto::pool::config::Config;
 use trunkline_proto::slots::SlotId;
-use trunkline_proto::wire::share::Offer;
+use trunkline_proto::wire::frame::{Frame, Open, Region, VERSION};
+use trunkline_proto::wire::share::{Mode, Offer, Request};
 use trunkline_softnic::{SoftConfig, SoftFabric, SoftRail};
 
 use crate::comm::{Comms, Peer};
 use crate::control::{Around, Control};
 use crate::host::{LocalUsers, Reach, UnixHost};
 use crate::status::Status;
-use crate::{Mutant, Params};
+use crate::{Mutant, Nics, Params};
 
 /// The parameters, with the planted bug that the environment asks for.
 fn params() -> Params {
@@ -126,6 +128,40 @@ fn a_process_of_another_user_is_refused_at_both_ends() {
     assert!(listeners[0].accept().unwrap().is_none());
     assert!(listeners[1].accept().unwrap().is_some(), "the setting lets all users in");
     drop(streams);
+}
+
+#[test]
+fn a_process_is_invited_on_few_streams() {
+    let mut victim = Process::new(1, 0);
+    let address = victim.control.address(&victim.host).unwrap();
+    let nonce = [9; 16];
+    let listen = victim.control.listen(Nics::from(0), nonce).unwrap().to_bits();
+    let guests = UnixHost::new(|_, _| {});
+    let hello = Frame::Hello { min: VERSION, max: VERSION, offer: Offer::NONE, process: ProcessId([2; 16]) };
+    let open = |conn| {
+        let (mailbox, share) = (Region { key: 1, addr: 1 }, Request { mode: Mode::Alone, turn: 0 });
+        let link = vec![1; 120];
+        Frame::Open(Open { conn, listen, nonce, matched: false, near: false, links: 1, mailbox, link, share })
+    };
+    let mut streams = Vec::new();
+    for conn in 1..=INVITED_STREAMS_MAX as u64 + 3 {
+        let mut stream = guests.oob().connect(&address).unwrap();
+        for frame in [&hello, &open(conn)] {
+            stream.send(fabric::Frame { bytes: frame.to_bytes(), fd: None }).unwrap();
+        }
+        victim.progress();
+        streams.push(stream);
+    }
+    let mut is_ended = |stream: &mut _| loop {
+        match OobStream::recv(stream) {
+            Ok(Some(_)) => {}
+            Ok(None) => return false,
+            Err(_) => return true,
+        }
+    };
+    let ended: Vec<_> = streams.iter_mut().map(&mut is_ended).collect();
+    assert_eq!(ended[..4], [true, true, true, false], "the oldest are ended");
+    assert!(!ended.iter().skip(3).any(|ended| *ended));
 }
 
 fn skip(name: &str, reason: &str) {

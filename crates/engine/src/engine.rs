@@ -499,9 +499,14 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         }
     }
 
-    pub(crate) fn progress_control(&self, control: &mut Control<H, F::Rail>) {
+    /// What the control plane needs besides itself.
+    pub(crate) fn around(&self) -> Around<'_, H> {
         let Self { host, comms, params, status, .. } = self;
-        control.progress(&Around { host, comms, params, status });
+        Around { host, comms, params, status }
+    }
+
+    pub(crate) fn progress_control(&self, control: &mut Control<H, F::Rail>) {
+        control.progress(&self.around());
         self.tell_of_broken(control);
         while let Some(id) = control.abandoned.pop() {
             self.forget_attempt(control, id);

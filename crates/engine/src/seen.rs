@@ -1,6 +1,7 @@
 //! The OPENs that a listener has had, so that one that comes again asks for nothing new, and hears again what it heard.
 //! Kept by the control plane for each listener; knows nothing of comms.
 
+use trunkline_proto::limits::OPENS_SEEN_MAX;
 use trunkline_proto::slots::SlotId;
 use trunkline_proto::wire::share::Given;
 
@@ -42,6 +43,9 @@ impl Seen {
     /// It is to be answered.
     pub(crate) fn enter(&mut self, stream: SlotId, conn: u64, turn: u32) {
         self.forget(stream, conn);
+        if self.0.len() >= OPENS_SEEN_MAX {
+            self.0.remove(0);
+        }
         self.0.push(Had { stream, conn, turn, refused: None });
     }
 
@@ -85,5 +89,14 @@ mod tests {
         seen.enter(stream(1), 8, 0);
         seen.lose(stream(1));
         assert_eq!((turns(&seen), seen.look(stream(1), 8, 0)), ([Known::New; 3], Known::New));
+    }
+
+    #[test]
+    fn a_flood_of_opens_is_forgotten_from_its_beginning() {
+        let stream = SlotId { slot: 1, generation: 1 };
+        let mut seen = Seen::default();
+        (0..=OPENS_SEEN_MAX as u64).for_each(|conn| seen.enter(stream, conn, 0));
+        assert_eq!(seen.0.len(), OPENS_SEEN_MAX);
+        assert_eq!((seen.look(stream, 0, 0), seen.look(stream, 1, 0)), (Known::New, Known::Again));
     }
 }

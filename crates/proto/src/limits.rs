@@ -148,6 +148,38 @@ pub const UNPROVEN_READS_MAX: usize = 32;
 /// How long such a stream may exist.
 pub const UNPROVEN_TIME: Duration = Duration::secs(10);
 
+/// Work for processes that have proved nothing, per listener: units at once, and the time after which there is one more. A stream that is accepted
+/// is a unit, and each frame that is read from it until it has proved itself.
+pub const STRANGER_BURST: u32 = 512;
+
+/// See [`STRANGER_BURST`].
+pub const STRANGER_PERIOD: Duration = Duration::millis(1);
+
+/// Units of the same work that an OPEN costs on a stream that carries no connection: links are made for it, with rings and bounce buffers.
+pub const STRANGER_OPEN_COST: u32 = 64;
+
+/// Streams of one process of this host that have shown a nonce and carry no connection: a process has one per fabric that it opens. One more ends
+/// the oldest.
+pub const INVITED_STREAMS_MAX: usize = 8;
+
+/// The same of all processes of other hosts together.
+pub const INVITED_REMOTE_MAX: usize = 1024;
+
+/// Links that a member of a one-sided job may ask a process for at once, on one control stream: more than it has streams and paths.
+pub const DIALS_BURST: u32 = 512;
+
+/// And the time after which it may ask for one more.
+pub const DIALS_PERIOD: Duration = Duration::millis(10);
+
+/// OPENs that wait at one listener until its owner accepts.
+pub const OPENS_PENDING_MAX: usize = 4096;
+
+/// Of them those on streams that carry no connection. Each holds up to two descriptors; one more is dropped, and is asked again.
+pub const OPENS_INVITED_MAX: usize = 64;
+
+/// OPENs that a listener remembers, so that one that comes again asks for nothing new.
+pub const OPENS_SEEN_MAX: usize = 4096;
+
 /// Events of control streams that wait for one context of a one-sided job. One more ends the stream that it came on.
 pub const RMA_EVENTS_MAX: usize = 1 << 12;
 

@@ -114,8 +114,7 @@ fn action_lists_hold() {
         let folder = folder().join("corpus").join(name);
         names(&folder, "").into_iter().for_each(|file| (target.check)(&fs::read(folder.join(file)).unwrap()));
         for _ in 0..40 {
-            let len = 1 + 4 * numbers.below(64);
-            let script: Vec<u8> = (0..len).map(|_| numbers.next_u64() as u8).collect();
+            let script = trunkline_proto::fuzzing::random_script(&mut numbers, 64);
             println!("{name} {script:?}");
             (target.check)(&script);
         }

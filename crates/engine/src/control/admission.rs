@@ -1,27 +1,48 @@
-//! Who may open a control stream to this process, for how long without showing a nonce of ours, and how often refusals are logged. Called as the
-//! control plane goes on; what streams say is not looked at here.
+//! Who may open a control stream to this process, for how long without showing a nonce of ours, how much is read from such streams, and how often
+//! refusals are logged. Called as the control plane goes on; frames are passed on, and not looked at here.
 
-use trunkline_fabric::{Host, Level, Oob, OobError, OobListener, Rail};
+use trunkline_fabric::{Host, Level, Oob, OobError, OobListener, OobStream as _, Rail};
 use trunkline_proto::counters::Tally;
-use trunkline_proto::limits::UNPROVEN_TIME;
+use trunkline_proto::limits::{INVITED_REMOTE_MAX, INVITED_STREAMS_MAX, STRANGER_OPEN_COST, UNPROVEN_TIME};
+use trunkline_proto::mutant::Mutant;
 use trunkline_proto::slots::SlotId;
 use trunkline_proto::time::Instant;
 
 use super::{Around, BURST, Control, REDIALS_MAX};
 use crate::in_full;
 
+/// What a stream has shown.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum StreamStanding {
+    /// Another process has opened it, and it has shown nothing.
+    Unproven,
+    /// It has shown the nonce of a listener.
+    Invited,
+    /// This process has opened it, or a connection was accepted on it.
+    Carries,
+}
+
 impl<H: Host, R: Rail> Control<H, R> {
-    /// Accepts the streams that wait, a bounded number.
-    pub(super) fn accept_streams(&mut self, around: &Around<'_, H>, now: Instant) {
+    /// Accepts the streams that wait, a bounded number at once and per second: the others wait in the kernel's queue, which refuses more.
+    /// Returns how many were accepted.
+    pub(super) fn accept_streams(&mut self, around: &Around<'_, H>, now: Instant) -> usize {
+        let mut accepted = 0;
+        let is_unbounded = around.params.mutant.is("control-works-for-strangers");
         for _ in 0..BURST {
-            let Some(listener) = self.listener.as_mut() else { return };
+            let Some(listener) = self.listener.as_mut() else { return accepted };
+            if !self.strangers.has_room(now) && !is_unbounded {
+                return accepted;
+            }
             match listener.accept() {
                 Ok(Some(io)) => {
                     self.listener_told = None;
+                    self.strangers.spend(1);
                     self.accept_stream(around, io, now);
+                    accepted += 1;
                 }
-                Ok(None) => return,
+                Ok(None) => return accepted,
                 Err(error @ OobError::OtherUser { .. }) => {
+                    self.strangers.spend(1);
                     around.status.add(Tally::StreamsRefused, 1);
                     self.warn_refusal(around, &format!("control stream refused: {}", in_full(&error)));
                 }
@@ -31,10 +52,11 @@ impl<H: Host, R: Rail> Control<H, R> {
                         around.host.log(Level::Warn, &text);
                         self.listener_told = Some(text);
                     }
-                    return;
+                    return accepted;
                 }
             }
         }
+        accepted
     }
 
     /// Takes a stream in that another process has opened. As long as it has shown no nonce of ours, it is one of a bounded number.
@@ -51,6 +73,107 @@ impl<H: Host, R: Rail> Control<H, R> {
             Err(error) => {
                 self.warn_refusal(around, &format!("control stream not accepted: {}", in_full(&error)));
             }
+        }
+    }
+
+    /// The streams that are read now: all but those that have shown nothing, of which a bounded number is read by turns, and the last ones accepted:
+    /// an invited peer has said there what it has to show.
+    pub(super) fn list_streams_to_read(
+        &mut self,
+        names: &mut Vec<SlotId>,
+        accepted: usize,
+        now: Instant,
+        mutant: Mutant,
+    ) {
+        let reads_all = mutant.is("control-reads-all-strangers");
+        names.clear();
+        let proven = |standing| standing != StreamStanding::Unproven || reads_all;
+        names.extend(self.streams.iter().filter(|(_, stream)| proven(stream.standing)).map(|(id, _)| id));
+        if !reads_all {
+            names.extend(self.unproven.expired(now));
+            names.extend(self.unproven.newest(accepted));
+            names.extend(self.unproven.take_turn());
+        }
+    }
+
+    /// Takes frames from a stream, a bounded number; fewer from one that carries no connection while many such streams speak.
+    pub(super) fn take_frames(&mut self, around: &Around<'_, H>, id: SlotId, now: Instant) {
+        let is_unbounded = around.params.mutant.is("control-works-for-strangers");
+        for _ in 0..BURST {
+            let Some(stream) = self.streams.get_mut(id) else { return };
+            let is_charged = stream.standing != StreamStanding::Carries;
+            if is_charged && !self.strangers.has_room(now) && !is_unbounded {
+                return;
+            }
+            match stream.io.recv() {
+                Ok(Some(frame)) => {
+                    if is_charged {
+                        stream.cost = stream.cost.saturating_add(1);
+                        self.strangers.spend(1);
+                    }
+                    if let Err(why) = self.dispatch(around, id, frame) {
+                        return self.refuse_stream(around, id, &why);
+                    }
+                }
+                Ok(None) => return,
+                Err(error) => {
+                    match error {
+                        // It carries on a stream of a peer that knows its name.
+                        OobError::Merged => self.strangers.refund(1),
+                        OobError::Closed => {}
+                        _ => {
+                            let text = format!("control stream lost: {}", in_full(&error));
+                            self.warn_refusal(around, &text);
+                        }
+                    }
+                    return self.drop_stream(around, id);
+                }
+            }
+        }
+    }
+
+    /// A stream has shown a nonce of this process. A process that has too many such streams loses the oldest.
+    pub(super) fn invite(&mut self, around: &Around<'_, H>, id: SlotId) {
+        self.unproven.remove(id);
+        let Some(stream) = self.streams.get_mut(id).filter(|one| one.standing == StreamStanding::Unproven)
+        else {
+            return;
+        };
+        stream.standing = StreamStanding::Invited;
+        let process = stream.io.process();
+        self.invited.push_back((id, process));
+        let most = if process.is_some() { INVITED_STREAMS_MAX } else { INVITED_REMOTE_MAX };
+        let mut others = self.invited.iter().filter(|(_, of)| *of == process);
+        if others.clone().count() > most
+            && !around.params.mutant.is("control-invites-without-end")
+            && let Some(&(oldest, _)) = others.next()
+        {
+            self.refuse_stream(around, oldest, "its process has opened more streams than it needs");
+        }
+    }
+
+    /// Whether an OPEN on a stream may be answered now: links are made for it. Of streams that carry nothing only so many are.
+    pub(crate) fn may_answer(&mut self, id: SlotId, now: Instant, mutant: Mutant) -> bool {
+        let Some(stream) = self.streams.get_mut(id) else { return true };
+        if stream.standing == StreamStanding::Carries || mutant.is("control-works-for-strangers") {
+            return true;
+        }
+        let has_room = self.strangers.has_room(now);
+        if has_room {
+            stream.cost = stream.cost.saturating_add(STRANGER_OPEN_COST);
+            self.strangers.spend(STRANGER_OPEN_COST);
+        }
+        has_room
+    }
+
+    /// A connection was accepted on a stream: what it has cost was no stranger's work.
+    pub(crate) fn carry(&mut self, id: SlotId) {
+        self.invited.retain(|(invited, _)| *invited != id);
+        if let Some(stream) = self.streams.get_mut(id)
+            && stream.standing != StreamStanding::Carries
+        {
+            stream.standing = StreamStanding::Carries;
+            self.strangers.refund(stream.cost);
         }
     }
 
@@ -82,7 +205,7 @@ impl<H: Host, R: Rail> Control<H, R> {
     }
 
     /// Logs a line that anybody can cause, unless there were too many of late.
-    pub(super) fn warn_refusal(&mut self, around: &Around<'_, H>, text: &str) {
+    pub(crate) fn warn_refusal(&mut self, around: &Around<'_, H>, text: &str) {
         let admitted = self.refusals.admit(around.host.now());
         match admitted.or(around.params.mutant.is("control-logs-every-refusal").then_some(0)) {
             None => {}

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use trunkline_fabric::{Frame, OobError, OobStream};
 use trunkline_mem::ipc::{At, Device, IpcMemory as _};
 use trunkline_mem::{Memory, Shared};
-use trunkline_proto::fuzzing::variants;
+use trunkline_proto::fuzzing::{Action, read_actions, variants, write_script};
 use trunkline_proto::ipc::exporter::Amount;
 use trunkline_proto::mutant::Mutant;
 use trunkline_proto::tagged::{Choice, Method};
@@ -119,11 +119,9 @@ struct World {
 
 /// Four bytes per action: what happens, at which end, and two numbers. The first byte of the input chooses who copies.
 pub(super) fn actions(bytes: &[u8]) {
-    let Some((&how, rest)) = bytes.split_first() else { return };
+    let Some((how, actions)) = read_actions(bytes, ACTIONS_MAX) else { return };
     let Some(mut world) = World::new(how) else { return };
-    for action in rest.chunks_exact(4).take(ACTIONS_MAX) {
-        world.act(action[0], usize::from(action[1] % 2), action[2], action[3]);
-    }
+    actions.for_each(|action| world.act(action));
     world.end();
 }
 
@@ -153,8 +151,7 @@ pub(super) fn action_seeds() -> Vec<Vec<u8>> {
         [vec![[5, 0, 0, 0]], all(send, 0), vec![[step, 1, 3, 0], [close, 0, 0, 0]], all(receive, 1)].concat(),
         [vec![[5, 0, 0, 0]], all(receive, 1), all(send, 0), vec![[step, 0, 1, 0], [11, 0, 0, 0]]].concat(),
     ];
-    let all: Vec<Vec<u8>> =
-        (0..).zip(scripts).map(|(how, script)| [vec![how], script.concat()].concat()).collect();
+    let all: Vec<Vec<u8>> = (0..).zip(scripts).map(|(how, script)| write_script(how, &script)).collect();
     variants(&all)
 }
 
@@ -170,7 +167,7 @@ impl World {
         Some(Self { ends, pipe, now: Instant(0), hostile: false, over: false })
     }
 
-    fn act(&mut self, what: u8, at: usize, one: u8, two: u8) {
+    fn act(&mut self, Action { what, at, one, two }: Action) {
         match what % 12 {
             0 | 1 => self.send(at, one, two),
             2 | 3 => self.receive(at, one, two),
@@ -445,7 +442,7 @@ fn planted() -> Mutant {
 
 #[cfg(test)]
 mod tests {
-    use trunkline_proto::fuzzing::Numbers;
+    use trunkline_proto::fuzzing::{Numbers, random_script};
 
     use super::*;
 
@@ -454,8 +451,7 @@ mod tests {
         action_seeds().iter().for_each(|seed| actions(seed));
         let mut numbers = Numbers::new(23);
         for _ in 0..200 {
-            let len = 5 + 4 * numbers.below(64);
-            let mut script: Vec<u8> = (0..len).map(|_| numbers.next_u64() as u8).collect();
+            let mut script = [random_script(&mut numbers, 64), vec![0; 4]].concat();
             // They meet first.
             script[1] = 5;
             actions(&script);

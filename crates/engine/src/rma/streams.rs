@@ -4,7 +4,7 @@
 use trunkline_fabric::{
     self as fabric, Host, Level, Oob, OobAddress, OobError, OobListener, OobStream, PassedFd,
 };
-use trunkline_proto::conn::UnprovenStreams;
+use trunkline_proto::conn::{UnprovenStreams, WorkBudget};
 use trunkline_proto::id::ProcessId;
 use trunkline_proto::limits::UNPROVEN_TIME;
 use trunkline_proto::log_rate::LogRate;
@@ -41,6 +41,10 @@ struct Stream<S> {
     broken: bool,
     /// Another process has opened it, and it has not shown which member it is of.
     is_unproven: bool,
+    /// Units of work that it has cost until then.
+    cost: u32,
+    /// Links that its other end may ask for.
+    dials: WorkBudget,
 }
 
 /// All of them.
@@ -50,6 +54,8 @@ pub(super) struct Streams<H: Host> {
     streams: Slots<Stream<<H::Oob as Oob>::Stream>>,
     /// Those that others have opened and that have not shown which member they are of.
     unproven: UnprovenStreams,
+    /// Work for those.
+    strangers: WorkBudget,
     /// When streams were read last.
     read_at: Instant,
     names: Vec<SlotId>,
@@ -70,6 +76,7 @@ impl<H: Host> Streams<H> {
             listener: host.oob().listen()?,
             streams: Slots::new(STREAMS_MAX),
             unproven: UnprovenStreams::new(),
+            strangers: WorkBudget::for_strangers(),
             read_at: Instant::default(),
             names: Vec::new(),
             refusals: LogRate::new(Instant::default()),
@@ -113,9 +120,11 @@ impl<H: Host> Streams<H> {
 
     /// A stream has shown that a member is at its other end: it stays as long as that.
     pub(super) fn prove(&mut self, stream: SlotId) {
-        self.unproven.remove(stream);
-        if let Some(stream) = self.streams.get_mut(stream) {
-            stream.is_unproven = false;
+        if let Some(one) = self.streams.get_mut(stream)
+            && std::mem::take(&mut one.is_unproven)
+        {
+            self.unproven.remove(stream);
+            self.strangers.refund(one.cost);
         }
     }
 
@@ -164,7 +173,8 @@ impl<H: Host> Streams<H> {
         let hello = Frame::Hello { min: VERSION, max: VERSION, offer: Offer::NONE, process: self.process };
         io.send(fabric::Frame { bytes: hello.to_bytes(), fd: None })?;
         let is_unproven = expected.is_none();
-        let stream = Stream { io, process: None, expected, broken: false, is_unproven };
+        let dials = WorkBudget::for_dials();
+        let stream = Stream { io, process: None, expected, broken: false, is_unproven, cost: 1, dials };
         self.streams.insert(stream).map_err(|_| OobError::Overflow)
     }
 
@@ -178,19 +188,17 @@ impl<H: Host> Streams<H> {
     /// Accepts streams and takes what came, a bounded number.
     pub(super) fn progress(&mut self, host: &H, events: &mut Vec<Event>) {
         let now = host.now();
-        self.accept(host, now, events);
+        let accepted = self.accept(host, now, events);
         let mut names = std::mem::take(&mut self.names);
         names.clear();
-        let reads_all = self.mutant.is("job-reads-all-strangers");
-        let is_read = |stream: &Stream<_>| !stream.is_unproven || reads_all;
-        names.extend(self.streams.iter().filter(|(_, stream)| is_read(stream)).map(|(id, _)| id));
-        if !reads_all {
-            names.extend(self.unproven.take_turn());
-            names.extend(self.unproven.expired(now));
-        }
+        names.extend(self.streams.iter().filter(|(_, stream)| !stream.is_unproven).map(|(id, _)| id));
+        names.extend(self.unproven.expired(now));
+        // An invited peer has often said already what it has to show.
+        names.extend(self.unproven.newest(accepted));
+        names.extend(self.unproven.take_turn());
         self.read_at = now;
         for &id in &names {
-            match self.take(id, events) {
+            match self.take(id, now, events) {
                 Ok(()) => {}
                 Err(why) if why.is_empty() => self.end(id, events),
                 Err(why) => self.refuse(host, id, &why, events),
@@ -211,12 +219,20 @@ impl<H: Host> Streams<H> {
         }
     }
 
-    fn accept(&mut self, host: &H, now: Instant, events: &mut Vec<Event>) {
+    /// Accepts the streams that wait, a bounded number at once and per second: the others wait in the kernel's queue, which refuses more. Returns
+    /// how many were accepted.
+    fn accept(&mut self, host: &H, now: Instant, events: &mut Vec<Event>) -> usize {
+        let mut accepted = 0;
         for _ in 0..BURST {
+            if !self.strangers.has_room(now) && !self.mutant.is("job-works-for-strangers") {
+                break;
+            }
             let error = match self.listener.accept() {
-                Ok(None) => return,
+                Ok(None) => break,
                 Ok(Some(io)) => match self.add(io, None) {
                     Ok(id) => {
+                        self.strangers.spend(1);
+                        accepted += 1;
                         let oldest = self.unproven.add(id, now);
                         if let Some(oldest) = oldest.filter(|_| !self.mutant.is("job-accepts-any-number")) {
                             let why = "more strangers have connected since than may wait";
@@ -227,6 +243,7 @@ impl<H: Host> Streams<H> {
                     Err(error) => error,
                 },
                 Err(error @ OobError::OtherUser { .. }) => {
+                    self.strangers.spend(1);
                     self.warn_refusal(host, &format!("control stream refused: {}", in_full(&error)));
                     continue;
                 }
@@ -237,23 +254,50 @@ impl<H: Host> Streams<H> {
                 host.log(Level::Warn, &text);
                 self.told = Some(text);
             }
-            return;
+            break;
         }
+        accepted
+    }
+
+    /// Whether a frame may be read from a stream now: what has shown nothing, and what asks for very many links, waits.
+    fn may_read(&mut self, id: SlotId, now: Instant) -> bool {
+        let Some(stream) = self.streams.get_mut(id) else { return false };
+        let is_due = if stream.is_unproven {
+            self.strangers.has_room(now) || self.mutant.is("job-works-for-strangers")
+        } else {
+            stream.dials.has_room(now)
+        };
+        is_due || stream.broken
     }
 
     /// Takes what came on one stream. An error ends it; an empty one is its end.
-    fn take(&mut self, id: SlotId, events: &mut Vec<Event>) -> Result<(), String> {
+    fn take(&mut self, id: SlotId, now: Instant, events: &mut Vec<Event>) -> Result<(), String> {
         for _ in 0..BURST {
+            if !self.may_read(id, now) {
+                return Ok(());
+            }
             let Some(stream) = self.streams.get_mut(id) else { return Ok(()) };
             let frame = match stream.io.recv() {
                 _ if stream.broken => return Err(String::new()),
                 Ok(Some(frame)) => frame,
                 Ok(None) => return Ok(()),
-                Err(OobError::Closed | OobError::Merged) => return Err(String::new()),
+                Err(OobError::Merged) => {
+                    // It carries on a stream of a peer that knows its name.
+                    self.strangers.refund(1);
+                    return Err(String::new());
+                }
+                Err(OobError::Closed) => return Err(String::new()),
                 Err(error) => return Err(in_full(&error)),
             };
+            if stream.is_unproven {
+                stream.cost = stream.cost.saturating_add(1);
+                self.strangers.spend(1);
+            }
             if stream.process.is_some() {
                 let word = Word::from_bytes(&frame.bytes).map_err(|error| error.to_string())?;
+                if matches!(word, Word::Dial { .. }) {
+                    stream.dials.spend(1);
+                }
                 events.push(Event::Word(id, word, frame.fd));
                 continue;
             }

@@ -3,6 +3,7 @@
 //! front end; never opens a stream or a link.
 
 mod accept;
+mod budget;
 mod connect;
 mod link;
 mod resume;
@@ -10,6 +11,7 @@ mod stream;
 mod unproven;
 
 pub use accept::{AcceptStep, Accepting};
+pub use budget::WorkBudget;
 pub use connect::{ConnectStep, Connecting};
 pub use link::{DownStep, LinkLife, LinkStep, OpenStep, RETRY_FIRST, RETRY_MAX, STALE};
 pub use resume::{Arrival, Full, KEPT_MAX, Resume, ResumeError, TAKEN_DUE};

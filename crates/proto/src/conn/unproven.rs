@@ -52,6 +52,11 @@ impl UnprovenStreams {
         (0..reads).filter_map(stream)
     }
 
+    /// The last streams that were added, at most `count`: an invited peer has often said already what it has to show.
+    pub fn newest(&self, count: usize) -> impl Iterator<Item = SlotId> {
+        self.streams.iter().rev().take(count).map(|(stream, _)| *stream)
+    }
+
     /// The streams whose time is over at `now`: they are to be read once more before they end.
     pub fn expired(&self, now: Instant) -> impl Iterator<Item = SlotId> {
         self.streams
@@ -116,6 +121,14 @@ mod tests {
         assert_eq!(read.len(), count, "each of them has its turn");
         (0..count as u64 - 1).for_each(|number| streams.remove(stream(number)));
         assert_eq!(streams.take_turn().collect::<Vec<_>>(), [stream(count as u64 - 1)]);
+    }
+
+    #[test]
+    fn the_newest_streams_are_the_last_added() {
+        let mut streams = UnprovenStreams::new();
+        assert!((0..9).all(|number| streams.add(stream(number), Instant(number)).is_none()));
+        assert_eq!(streams.newest(2).collect::<Vec<_>>(), [stream(8), stream(7)]);
+        assert_eq!((streams.newest(0).count(), streams.newest(99).count()), (0, 9));
     }
 
     #[test]

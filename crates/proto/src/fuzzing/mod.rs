@@ -1,6 +1,7 @@
 //! What each fuzz target does with its input, and the inputs it begins with. The targets in `fuzz/` and the ordinary
 //! test that replays `fuzz/corpus/` call the same functions; nothing of this is in the product.
 
+mod actions;
 mod devq;
 mod ipc;
 mod mlx5;
@@ -12,6 +13,8 @@ mod tagged;
 mod wire;
 
 use alloc::vec::Vec;
+
+pub use actions::{Action, random_script, read_actions, write_script};
 
 /// One fuzz target.
 #[derive(Clone, Copy, Debug)]

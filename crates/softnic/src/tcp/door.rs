@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
+use trunkline_proto::conn::WorkBudget;
 
 use super::planted::AtTheDoor;
 use super::socket::{Moved, Socket};
@@ -24,8 +25,13 @@ pub(crate) const HELLO: usize = 32;
 const MAGIC: [u8; 8] = *b"TLSOFTCP";
 const VERSION: u16 = 1;
 
-/// Sockets whose link is not known yet; more wait in the kernel's queue.
+/// Sockets whose link is not known yet. One more ends the oldest, which was read before: silence keeps no link out.
 const STRANGERS_MAX: usize = 256;
+/// Sockets that are accepted at a time, and those of them that have said nothing and are read again at a time.
+const ACCEPTS_MAX: usize = 64;
+const READS_MAX: usize = 32;
+/// How often that is done where many of them wait: each takes a system call.
+const LOOK_EVERY: Duration = Duration::from_micros(200);
 /// How long a stranger may take to say for which link it is, and that link to be asked for.
 pub(crate) const STRANGER_TIME: Duration = Duration::from_secs(10);
 /// Connections that wait for a process that does not accept; the kernel may allow fewer.
@@ -56,9 +62,17 @@ pub(crate) struct Door {
 }
 
 /// Who came in.
-#[derive(Default)]
 struct Hall {
+    /// The oldest first.
     strangers: Vec<Stranger>,
+    /// Whose turn it is to be read.
+    turn: usize,
+    /// What may be done for strangers.
+    budget: WorkBudget,
+    /// The budget's time begins here.
+    opened: Instant,
+    /// When strangers were let in and read last.
+    looked: Instant,
     /// Links that are to be dialled.
     links: HashMap<Token, Place>,
     bugs: AtTheDoor,
@@ -114,7 +128,7 @@ impl Door {
         rustix::net::bind(&listener, &SocketAddr::new(at, 0))?;
         rustix::net::listen(&listener, BACKLOG)?;
         let address = SocketAddr::try_from(rustix::net::getsockname(&listener)?)?;
-        Ok(Self { listener, address, hall: Mutex::default() })
+        Ok(Self { listener, address, hall: Mutex::new(Hall::new(Instant::now())) })
     }
 
     /// Where it can be reached.
@@ -132,25 +146,32 @@ impl Door {
     pub(crate) fn forget(&self, token: Token) {
         let mut hall = self.hall.lock().unwrap_or_else(PoisonError::into_inner);
         hall.links.insert(token, Place::Ended(Instant::now()));
-        let _ = self.let_in(&mut hall);
-        hall.hear();
+        let _ = self.look(&mut hall);
     }
 
     /// Lets in who waits.
     pub(crate) fn tend(&self) {
-        if let Ok(mut hall) = self.hall.try_lock() {
+        if let Ok(mut hall) = self.hall.try_lock()
+            && hall.is_due()
+        {
             // Whoever waits at the door has a link here that asks for it.
-            let _ = self.let_in(&mut hall);
-            hall.hear();
+            let _ = self.look(&mut hall);
         }
+    }
+
+    /// Lets in who waits, and hears whose links they are for.
+    fn look(&self, hall: &mut Hall) -> Result<(), Errno> {
+        let mut accepted = 0;
+        let let_in = self.let_in(hall, &mut accepted);
+        hall.hear(accepted);
+        let_in
     }
 
     /// Lets in who waits, and returns the socket of a link that is expected, once it is there. Somebody else may be at
     /// it: then it is not there yet. An error if somebody waits who cannot be let in.
     pub(crate) fn fetch(&self, token: &Token) -> io::Result<Option<Socket>> {
         let Ok(mut hall) = self.hall.try_lock() else { return Ok(None) };
-        let let_in = self.let_in(&mut hall);
-        hall.hear();
+        let let_in = if hall.is_due() { self.look(&mut hall) } else { Ok(()) };
         match hall.links.remove(token) {
             Some(Place::Taken(socket)) => return Ok(Some(socket)),
             Some(place) => drop(hall.links.insert(*token, place)),
@@ -159,16 +180,23 @@ impl Door {
         Ok(let_in.map(|()| None)?)
     }
 
-    fn let_in(&self, hall: &mut Hall) -> Result<(), Errno> {
-        while hall.strangers.len() < STRANGERS_MAX {
+    fn let_in(&self, hall: &mut Hall, accepted: &mut usize) -> Result<(), Errno> {
+        while *accepted < ACCEPTS_MAX && hall.may_work() && hall.has_room() {
             let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
             match rustix::net::accept_with(&self.listener, flags) {
-                Ok(fd) => hall.strangers.push(Stranger {
-                    socket: Socket::accepted(fd),
-                    since: Instant::now(),
-                    said: [0; HELLO],
-                    count: 0,
-                }),
+                Ok(fd) => {
+                    hall.budget.spend(1);
+                    *accepted += 1;
+                    if hall.strangers.len() >= STRANGERS_MAX {
+                        hall.strangers.remove(0);
+                    }
+                    hall.strangers.push(Stranger {
+                        socket: Socket::accepted(fd),
+                        since: Instant::now(),
+                        said: [0; HELLO],
+                        count: 0,
+                    });
+                }
                 Err(Errno::CONNABORTED | Errno::INTR) => {}
                 // Without descriptors the kernel keeps them waiting, and says so even if nobody waits.
                 Err(full @ (Errno::MFILE | Errno::NFILE)) if self.is_rung() && !hall.bugs.mute.is_on() => {
@@ -189,12 +217,57 @@ impl Door {
 }
 
 impl Hall {
-    /// Takes strangers to the links they are for. Who comes too early stays a stranger.
-    fn hear(&mut self) {
-        let over = |since: &Instant| since.elapsed() >= STRANGER_TIME;
-        self.links.retain(|_, place| !matches!(place, Place::Ended(since) if over(since)));
+    fn new(now: Instant) -> Self {
+        Self {
+            strangers: Vec::new(),
+            turn: 0,
+            budget: WorkBudget::for_strangers(),
+            opened: now,
+            looked: now,
+            links: HashMap::new(),
+            bugs: AtTheDoor::default(),
+        }
+    }
+
+    /// Whether it is time to look at strangers: often where few of them wait.
+    fn is_due(&mut self) -> bool {
+        let is_due = self.strangers.len() <= READS_MAX || self.looked.elapsed() >= LOOK_EVERY;
+        if is_due && self.strangers.len() > READS_MAX {
+            self.looked = Instant::now();
+        }
+        is_due
+    }
+
+    /// Whether another stranger may be let in now.
+    fn may_work(&mut self) -> bool {
+        let now = trunkline_proto::time::Instant(self.opened.elapsed().as_nanos() as u64);
+        self.budget.has_room(now)
+    }
+
+    /// There is room for another one, for whom the oldest goes; with the bug, only when that one goes by itself.
+    fn has_room(&self) -> bool {
+        self.strangers.len() < STRANGERS_MAX || !self.bugs.keeps.is_on()
+    }
+
+    /// Takes strangers to the links they are for. Who comes too early stays a stranger. Reads those that were accepted last, and some of the others by
+    /// turns.
+    fn hear(&mut self, accepted: usize) {
+        let now = Instant::now();
+        let is_over = |since: Instant| now.saturating_duration_since(since) >= STRANGER_TIME;
+        self.links.retain(|_, place| !matches!(place, Place::Ended(since) if is_over(*since)));
+        let count = self.strangers.len();
+        let new = count - accepted.min(count);
+        let first = self.turn.checked_rem(count).unwrap_or(0);
+        let is_read = |number: usize| number >= new || (number + count - first) % count < READS_MAX;
+        self.turn = (first + READS_MAX).checked_rem(count).unwrap_or(0);
         let mut at = 0;
-        while let Some(stranger) = self.strangers.get_mut(at) {
+        for number in 0..count {
+            let Some(stranger) = self.strangers.get_mut(at) else { break };
+            let is_old = is_over(stranger.since);
+            if !is_old && !is_read(number) {
+                at += 1;
+                continue;
+            }
             let mut said = stranger.listen();
             if let Said::All(token) = &mut said
                 && self.bugs.any.is_on()
@@ -204,7 +277,8 @@ impl Hall {
             }
             match said {
                 Said::All(token) if self.links.contains_key(&token) => {
-                    let stranger = self.strangers.swap_remove(at);
+                    let stranger = self.strangers.remove(at);
+                    self.budget.refund(1);
                     // A second one for the same link has heard the token from somewhere; the first one stays.
                     if let Some(place) = self.links.get_mut(&token)
                         && (matches!(place, Place::Empty) || self.bugs.second.is_on())
@@ -212,9 +286,9 @@ impl Hall {
                         *place = Place::Taken(stranger.socket);
                     }
                 }
-                Said::Less | Said::All(_) if stranger.since.elapsed() < STRANGER_TIME => at += 1,
+                Said::Less | Said::All(_) if !is_old => at += 1,
                 Said::Less | Said::All(_) | Said::Nonsense => {
-                    self.strangers.swap_remove(at);
+                    self.strangers.remove(at);
                 }
             }
         }
@@ -288,15 +362,26 @@ mod tests {
         assert!(is_closed(garbled) && is_closed(versioned));
         assert!(door.hall.lock().unwrap().strangers.is_empty());
 
-        let silent: Vec<_> =
-            (0..STRANGERS_MAX).map(|_| TcpStream::connect(door.address()).unwrap()).collect();
+        let silent = TcpStream::connect(door.address()).unwrap();
         assert!(fetch(&door, &token).is_none());
         for stranger in &mut door.hall.lock().unwrap().strangers {
             stranger.since -= STRANGER_TIME;
         }
-        let mut right = TcpStream::connect(door.address()).unwrap();
+        door.tend();
+        assert!(is_closed(silent));
+    }
+
+    #[test]
+    fn silent_strangers_keep_no_link_out() {
+        let (door, token) = (door(), [4; 16]);
+        door.expect(token);
+        let connect = || TcpStream::connect(door.address()).unwrap();
+        let silent: Vec<_> = (0..STRANGERS_MAX + 9).map(|_| connect()).collect();
+        assert!(fetch(&door, &token).is_none());
+        let mut right = connect();
         right.write_all(&hello(&token)).unwrap();
-        assert!(fetch(&door, &token).is_some(), "the silent ones made room");
+        assert!(fetch(&door, &token).is_some(), "the oldest silent one made room");
+        assert!(door.hall.lock().unwrap().strangers.len() <= STRANGERS_MAX);
         drop(silent);
     }
 

@@ -11,6 +11,8 @@ pub(super) struct AtTheDoor {
     pub(super) second: Planted,
     /// That there is no descriptor for who waits is not told.
     pub(super) mute: Planted,
+    /// As many as may wait keep all others out until their time is over.
+    pub(super) keeps: Planted,
 }
 
 impl Default for AtTheDoor {
@@ -19,6 +21,7 @@ impl Default for AtTheDoor {
             any: Planted::named("soft-tcp-any-token"),
             second: Planted::named("soft-tcp-second-socket"),
             mute: Planted::named("soft-tcp-mute-door"),
+            keeps: Planted::named("soft-tcp-silence-keeps-out"),
         }
     }
 }

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use crate::channel::TestChannel;
 use crate::victim::VictimFacts;
-use crate::{echo, exhaust, fabric_number, flood, lengths, speak, stay, user};
+use crate::{control, echo, exhaust, fabric_number, flood, introduce, lengths, speak, stay, stream, user};
 
 /// A victim that does not answer an attack for so long is not there any more.
 const LIMIT: Duration = Duration::from_secs(10);
@@ -59,6 +59,9 @@ pub(crate) trait Attack {
     /// Frees those resources: the next window is one without the attack.
     fn pause(&mut self) {}
 
+    /// Does what the victims wait for, after the last window.
+    fn finish(&mut self, _: &mut AttackReport) {}
+
     /// Whether every variant was tried often enough.
     fn is_over(&self, report: &AttackReport) -> bool {
         report.acts >= 3
@@ -83,8 +86,17 @@ pub(crate) fn play(name: &str, mut channel: TestChannel) {
         "opens" => (Box::new(flood::OpenFlood::new(&mut channel)), None),
         "events" => (Box::new(flood::EventFlood::new(&mut channel)), None),
         "speak" => (Box::new(speak::NeighbourSpeech::new(&mut channel)), None),
+        "control stay" => (Box::new(stay::HelloStay::of_two_sided(&mut channel)), None),
+        "silence" => (Box::new(stay::HelloStay::new(&mut channel).silent()), None),
+        "control silence" => (Box::new(stay::HelloStay::of_two_sided(&mut channel).silent()), None),
+        "control opens" => (Box::new(control::OpenFrames::new(&mut channel)), None),
+        "control forgery" => (Box::new(control::ForgedFrames::new(&mut channel)), None),
+        "introductions" => (Box::new(introduce::ForeignIntroduction::new(&mut channel)), None),
+        "stream strangers" => (Box::new(stream::StreamStrangers::new(&mut channel)), None),
+        "stream frames" => (Box::new(stream::StreamFrames::new(&mut channel)), None),
         "lengths" => (Box::new(lengths::LengthOverflow::new(&mut channel)), None),
-        "exhaust" => (Box::new(exhaust::StoreExhaustion::new(&mut channel)), None),
+        "exhaust" => (Box::new(exhaust::StoreExhaustion::new(&mut channel, false)), None),
+        "store speech" => (Box::new(exhaust::StoreExhaustion::new(&mut channel, true)), None),
         other => panic!("there is no attack {other}"),
     };
     channel.send(cannot.map_or_else(|| "ready".to_owned(), |why| format!("cannot: {why}")).as_bytes());
@@ -100,7 +112,10 @@ pub(crate) fn play(name: &str, mut channel: TestChannel) {
                 attack.pause();
                 channel.send_numbers(&[attack.is_over(&report).into()]);
             }
-            b"finish" => break,
+            b"finish" => {
+                attack.finish(&mut report);
+                break;
+            }
             other => panic!("the test says {other:?}"),
         }
     }
@@ -123,29 +138,6 @@ fn until_told(channel: &mut TestChannel, mut step: impl FnMut()) -> Vec<u8> {
 /// The facts of both victims.
 pub(crate) fn receive_facts(channel: &mut TestChannel) -> [VictimFacts; 2] {
     std::array::from_fn(|_| VictimFacts::from_numbers(&channel.receive_numbers()))
-}
-
-/// Lets an attack act at a stated rate. Each act takes some work of the victim, and the number of acts is the attacker's to choose.
-pub(crate) struct AttackPace {
-    period: Duration,
-    last: Instant,
-}
-
-impl AttackPace {
-    pub(crate) fn new(period: Duration) -> Self {
-        Self { period, last: Instant::now() }
-    }
-
-    /// Whether it is time for the next act.
-    pub(crate) fn is_due(&mut self) -> bool {
-        let is_due = self.last.elapsed() >= self.period;
-        if is_due {
-            self.last = Instant::now();
-        } else {
-            std::thread::yield_now();
-        }
-        is_due
-    }
 }
 
 /// Tries until it works.

@@ -1,12 +1,14 @@
-//! Holds so many connections to the store of a job that its rank 0 has no descriptor left.
+//! Holds so many connections to the store of a job that its rank 0 has no descriptor left; or says there what no rank says, with lengths that overflow, and ends
+//! connections in the middle.
 
+use std::io::Write as _;
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::time::Duration;
 
-use rustix::process::{Resource, getrlimit, setrlimit};
-
 use crate::attacker::{Attack, AttackReport, receive_facts};
 use crate::channel::TestChannel;
+use crate::stay::raise_limit;
+use crate::stream::reset;
 use crate::user::meet_as_stranger;
 
 /// Connections that are held: more than rank 0 has descriptors.
@@ -19,16 +21,17 @@ const WINDOW: u16 = 8;
 pub(crate) struct StoreExhaustion {
     port: u16,
     held: Vec<TcpStream>,
+    /// It says something, too.
+    speaks: bool,
 }
 
 impl StoreExhaustion {
-    pub(crate) fn new(channel: &mut TestChannel) -> Self {
+    /// One that says things, or only stays.
+    pub(crate) fn new(channel: &mut TestChannel, speaks: bool) -> Self {
         meet_as_stranger(channel);
         let [facts, _] = receive_facts(channel);
-        let mut limit = getrlimit(Resource::Nofile);
-        limit.current = limit.maximum;
-        setrlimit(Resource::Nofile, limit).unwrap();
-        Self { port: facts.store as u16, held: Vec::new() }
+        raise_limit();
+        Self { port: facts.store as u16, held: Vec::new(), speaks }
     }
 
     fn knock(&self) -> Option<TcpStream> {
@@ -46,9 +49,18 @@ impl Attack for StoreExhaustion {
             if self.held.len() >= HELD {
                 self.held.drain(..BURST);
             }
-            let Some(stream) = self.knock() else { return std::thread::yield_now() };
-            self.held.push(stream);
+            let Some(mut stream) = self.knock() else { return std::thread::yield_now() };
             report.acts += 1;
+            if self.speaks {
+                let bytes = &[[0xff; 64], [0; 64]][report.acts as usize % 2][..1 + report.acts as usize % 64];
+                let _ = stream.set_nonblocking(true);
+                let _ = stream.write(bytes);
+            }
+            if self.speaks && report.acts.is_multiple_of(3) {
+                reset(stream);
+            } else {
+                self.held.push(stream);
+            }
         }
     }
 

@@ -1,13 +1,11 @@
 //! Floods a victim: with streams that it refuses, with links that it cannot make, and with events for a context that hears none of them.
 
-use std::time::Duration;
-
 use trunkline_fabric::{Frame, OobError, OobListener as _, OobStream as _};
 use trunkline_proto::id::ProcessId;
 use trunkline_proto::wire::dial::{Heap, Word};
 use trunkline_proto::wire::frame::Region;
 
-use crate::attacker::{Attack, AttackPace, AttackReport, until};
+use crate::attacker::{Attack, AttackReport, until};
 use crate::channel::TestChannel;
 use crate::intruder::IntrudingMember;
 use crate::stay::hello;
@@ -45,26 +43,22 @@ impl Attack for RefusalFlood {
     }
 }
 
-/// Links that are asked for at each victim at a time, and how often. The victim makes its end of each before it reads the address.
+/// Links that are asked for at each victim at a time. The victim makes its end of each before it reads the address.
 const OPENS: usize = 8;
-const OPENS_EVERY: Duration = Duration::from_millis(20);
 
 /// Asks, as the member that it is, for links whose addresses are none.
-pub(crate) struct OpenFlood(IntrudingMember, AttackPace);
+pub(crate) struct OpenFlood(IntrudingMember);
 
 impl OpenFlood {
     pub(crate) fn new(channel: &mut TestChannel) -> Self {
         let mut intruder = IntrudingMember::new(channel, false);
         [0, 1].into_iter().for_each(|victim| intruder.reach(victim));
-        Self(intruder, AttackPace::new(OPENS_EVERY))
+        Self(intruder)
     }
 }
 
 impl Attack for OpenFlood {
     fn go_on(&mut self, report: &mut AttackReport) {
-        if !self.1.is_due() {
-            return;
-        }
         let one = &mut self.0;
         for victim in [0, 1] {
             let ask = |at: usize| one.ask(victim, 1 + at as u8, vec![0x5a; 1 + at * 11], None);

@@ -10,17 +10,19 @@ use trunkline_engine::host::UnixHost;
 use trunkline_engine::rma::{ContextId, Job, Local};
 use trunkline_fabric::{
     Fabric as _, Frame, Host as _, LinkId, Links as _, Oob, OobAddress, OobError, OobListener as _,
-    OobStream as _, PassedFd, RailConfig, RecvOrder,
+    OobStream as _, PassedFd,
 };
 use trunkline_mem::Memory;
-use trunkline_proto::time::Duration;
 use trunkline_proto::wire::dial::{Card, Heap, Proof, Refusal, Word};
 use trunkline_proto::wire::rma::Stream;
-use trunkline_softnic::{SoftConfig, SoftFabric, SoftRail};
+use trunkline_softnic::{SoftFabric, SoftRail};
 
 use crate::attacker::{receive_facts, until};
+use crate::canaries::rail_config;
 use crate::channel::TestChannel;
-use crate::victim::{HEAP, SCRATCH, VictimFacts};
+use crate::one_sided::{HEAP, SCRATCH};
+use crate::pair::PairKind;
+use crate::victim::VictimFacts;
 
 type Io = <<UnixHost as trunkline_fabric::Host>::Oob as Oob>::Stream;
 type Listener = <<UnixHost as trunkline_fabric::Host>::Oob as Oob>::Listener;
@@ -109,7 +111,7 @@ impl IntrudingMember {
     /// Meets the pair. With a `front` members reach this process there, and its engine hears nothing of them.
     pub(crate) fn new(channel: &mut TestChannel, has_front: bool) -> Self {
         let host = UnixHost::new(|_, _| {});
-        let fabric = || SoftFabric::new(SoftConfig::default()).unwrap();
+        let fabric = || SoftFabric::new(PairKind::of_this_process().nics()).unwrap();
         let engine = UnixHost::new(|_, line: &str| println!("attacker: {line}"));
         let job = Job::new(fabric(), engine, trunkline_engine::Params::default(), Nics::from(0)).unwrap();
         let mut card = Card::from_bytes(&job.card()).unwrap();
@@ -130,18 +132,7 @@ impl IntrudingMember {
         let heap = Memory::heap(HEAP);
         job.add_heap(heap.clone()).unwrap();
         let context = job.context().unwrap();
-        let config = RailConfig {
-            depth: 16,
-            recv_depth: 16,
-            recv_order: RecvOrder::Posted,
-            links: 64,
-            peer_time: Duration::secs(5),
-            rail_time: Duration::secs(3),
-            receives: false,
-            traffic_class: None,
-            many: false,
-        };
-        let rail = fabric().open(0, &config).unwrap();
+        let rail = fabric().open(0, &rail_config()).unwrap();
         let facts = receive_facts(channel);
         Self { host, job, heap, context, relays, rail, link: None, asked: 0, facts, cards: true_cards, front }
     }
@@ -202,6 +193,16 @@ impl IntrudingMember {
         self.link = Some(link);
         let address = self.rail.address(link).unwrap();
         (address.bytes, address.fd.unwrap().fd)
+    }
+
+    /// The address of a link of this process that only TCP reaches.
+    pub(crate) fn own_link_over_tcp(&mut self) -> Vec<u8> {
+        if let Some(last) = self.link.take() {
+            self.rail.destroy(last);
+        }
+        let link = self.rail.create().unwrap();
+        self.link = Some(link);
+        self.rail.address(link).unwrap().bytes
     }
 
     /// Asks a victim for its end of a link with that address.

@@ -6,21 +6,31 @@
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on stops")]
 
 mod attacker;
+mod canaries;
 mod channel;
+mod control;
 mod echo;
 mod exhaust;
 mod fabric_number;
 mod flood;
+mod guest;
+mod introduce;
 mod intruder;
 mod lengths;
+mod meeting;
+mod one_sided;
+mod pair;
 mod speak;
 mod stay;
 mod store;
+mod stream;
+mod two_sided;
 mod user;
 mod victim;
 mod world;
 
 use channel::TestChannel;
+use pair::PairKind;
 use world::AttackWorld;
 
 /// How the processes of a world start: does nothing unless the environment says which part this process has.
@@ -89,4 +99,49 @@ fn lengths_that_overflow_are_not_executed() {
 #[test]
 fn a_store_without_descriptors_rests_and_goes_on() {
     AttackWorld::new("exhaust").with_store().withstand();
+}
+
+#[test]
+fn a_hello_and_silence_takes_few_control_streams() {
+    AttackWorld::new("control stay").over(PairKind::TwoSided).withstand();
+}
+
+#[test]
+fn a_flood_of_two_sided_opens_takes_little() {
+    AttackWorld::new("control opens").over(PairKind::TwoSided).withstand();
+}
+
+#[test]
+fn frames_for_connections_of_others_change_nothing() {
+    AttackWorld::new("control forgery").over(PairKind::TwoSided).withstand();
+}
+
+#[test]
+fn no_rank_is_introduced_by_another_one() {
+    AttackWorld::new("introductions").with_meeting().withstand();
+}
+
+#[test]
+fn streams_that_prove_nothing_keep_no_link_out() {
+    AttackWorld::new("stream strangers").over(PairKind::OverTcp).withstand();
+}
+
+#[test]
+fn frames_that_no_peer_says_end_their_link_alone() {
+    AttackWorld::new("stream frames").over(PairKind::OverTcp).withstand();
+}
+
+#[test]
+fn what_no_rank_says_to_a_store_changes_nothing() {
+    AttackWorld::new("store speech").over(PairKind::OverTcp).with_store().withstand();
+}
+
+#[test]
+fn silent_streams_are_read_by_turns() {
+    AttackWorld::new("silence").withstand();
+}
+
+#[test]
+fn silent_control_streams_are_read_by_turns() {
+    AttackWorld::new("control silence").over(PairKind::TwoSided).withstand();
 }

@@ -7,8 +7,8 @@ use trunkline_proto::wire::rma::Stream;
 use crate::attacker::{Attack, AttackReport, until};
 use crate::channel::TestChannel;
 use crate::intruder::IntrudingMember;
+use crate::one_sided::UNTOUCHED;
 use crate::stay::hello;
-use crate::victim::UNTOUCHED;
 
 pub(crate) struct NeighbourSpeech(IntrudingMember);
 

@@ -10,14 +10,16 @@ use trunkline_proto::id::ProcessId;
 use trunkline_proto::wire::frame::{Frame as Control, VERSION};
 use trunkline_proto::wire::share::Offer;
 
-use crate::attacker::{Attack, AttackPace, AttackReport, receive_facts, until};
+use crate::attacker::{Attack, AttackReport, receive_facts, until};
 use crate::channel::TestChannel;
+use crate::guest::HandleGuest;
 use crate::user::meet_as_stranger;
 
 /// Connections to each victim that are held: more than a victim lets stay.
-const HELD: usize = 320;
-/// How often one that the victim has ended is made anew.
-const PERIOD: Duration = Duration::from_millis(1);
+const HELD: usize = 480;
+/// Connections to each victim that say hello once, and of which none ends: fewer than a victim lets stay.
+const SILENT: usize = 240;
+const SETTLES: Duration = Duration::from_secs(1);
 
 /// What a process says first on a control stream.
 pub(crate) fn hello(process: ProcessId) -> Vec<u8> {
@@ -26,23 +28,43 @@ pub(crate) fn hello(process: ProcessId) -> Vec<u8> {
 
 type Io = <<UnixHost as trunkline_fabric::Host>::Oob as Oob>::Stream;
 
+/// Lets this process have as many descriptors as it may.
+pub(crate) fn raise_limit() {
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    setrlimit(Resource::Nofile, limit).unwrap();
+}
+
 /// Holds connections to both victims.
 pub(crate) struct HelloStay {
     host: UnixHost,
     victims: [OobAddress; 2],
     held: [VecDeque<Io>; 2],
-    pace: AttackPace,
+    most: usize,
 }
 
 impl HelloStay {
     pub(crate) fn new(channel: &mut TestChannel) -> Self {
         let [first, second, _] = meet_as_stranger(channel).map(|card| OobAddress(card.address));
         receive_facts(channel);
-        let mut limit = getrlimit(Resource::Nofile);
-        limit.current = limit.maximum;
-        setrlimit(Resource::Nofile, limit).unwrap();
+        Self::at([first, second])
+    }
+
+    /// At the control streams of a two-sided pair.
+    pub(crate) fn of_two_sided(channel: &mut TestChannel) -> Self {
+        let guest = HandleGuest::new(channel);
+        Self::at([0, 1].map(|victim: usize| OobAddress(guest.handles[victim][1].address.clone())))
+    }
+
+    /// It only stays: no connection is made anew.
+    pub(crate) fn silent(self) -> Self {
+        Self { most: SILENT, ..self }
+    }
+
+    fn at(victims: [OobAddress; 2]) -> Self {
+        raise_limit();
         let (host, held) = (UnixHost::new(|_, _| {}), [VecDeque::new(), VecDeque::new()]);
-        Self { host, victims: [first, second], held, pace: AttackPace::new(PERIOD) }
+        Self { host, victims, held, most: HELD }
     }
 
     /// Connects once, and says hello. A victim that is too busy to accept is called again.
@@ -60,15 +82,19 @@ impl HelloStay {
 impl Attack for HelloStay {
     fn begin(&mut self, report: &mut AttackReport) {
         for victim in [0, 1] {
-            while self.held[victim].len() < HELD {
+            while self.held[victim].len() < self.most {
                 self.call(victim, report);
             }
+        }
+        if self.most < HELD {
+            // Until the victims have done for them what they do for strangers, and may do as much again.
+            std::thread::sleep(SETTLES);
         }
     }
 
     fn go_on(&mut self, report: &mut AttackReport) {
-        if !self.pace.is_due() {
-            return;
+        if self.most < HELD {
+            return std::thread::yield_now();
         }
         for victim in [0, 1] {
             // The oldest is the first that the victim ends.

@@ -1,7 +1,6 @@
 //! Connects to the control sockets of the pair as another user of the host.
 
 use std::os::fd::OwnedFd;
-use std::time::Duration;
 
 use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, connect, recv, send,
@@ -15,20 +14,18 @@ use trunkline_proto::id::ProcessId;
 use trunkline_proto::wire::dial::Card;
 use trunkline_proto::wire::fabric::ChosenFabric;
 
-use crate::attacker::{Attack, AttackPace, AttackReport, receive_facts, until};
+use crate::attacker::{Attack, AttackReport, receive_facts, until};
 use crate::channel::TestChannel;
 use crate::stay::hello;
 
 /// `nobody`.
 const OTHER: u32 = 65534;
-/// Connections to each victim at a time, and how often.
+/// Connections to each victim at a time.
 const BURST: usize = 16;
-const PERIOD: Duration = Duration::from_millis(8);
 
 pub(crate) struct OtherUser {
     names: [Vec<u8>; 2],
     is_other: bool,
-    pace: AttackPace,
 }
 
 impl OtherUser {
@@ -44,7 +41,7 @@ impl OtherUser {
         // Of this thread, which does all that this process does.
         let other = Some(Uid::from_raw(OTHER));
         let is_other = set_thread_res_uid(other, other, other).is_ok();
-        Self { names, is_other, pace: AttackPace::new(PERIOD) }
+        Self { names, is_other }
     }
 
     pub(crate) fn is_other(&self) -> bool {
@@ -72,9 +69,6 @@ pub(crate) fn meet_as_stranger(channel: &mut TestChannel) -> [Card; 3] {
 
 impl Attack for OtherUser {
     fn go_on(&mut self, report: &mut AttackReport) {
-        if !self.pace.is_due() {
-            return;
-        }
         for victim in [0, 1] {
             let sockets: Vec<_> = (0..BURST).filter_map(|_| self.dial(victim)).collect();
             for socket in &sockets {

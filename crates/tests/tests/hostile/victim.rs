@@ -1,41 +1,25 @@
-//! One of the honest pair: a member of a one-sided job that exchanges checked messages with the other one, serves everybody else as any
-//! member does, and keeps secrets outside of what it has registered.
+//! One of the honest pair: exchanges checked messages with the other one, serves everybody else as any such process does, and keeps secrets
+//! outside of the memory that it has registered. How the messages travel is a [`PairTraffic`].
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use trunkline_engine::Params;
 use trunkline_engine::host::{Reach, UnixHost};
-use trunkline_engine::rma::{ContextId, Job, Local, RmaError, Source};
-use trunkline_engine::{Nics, Params};
-use trunkline_fabric::{
-    Access, Fabric, Nic, OpenError, Purpose, Rail as _, RailConfig, RecvOrder, Registrar,
-};
-use trunkline_mem::Memory;
-use trunkline_proto::time::Duration as Span;
-use trunkline_proto::wire::rma::signal::{SignalOp, Update};
-use trunkline_proto::wire::rma::word::{Width, Word};
-use trunkline_proto::wire::status::Usage;
-use trunkline_softnic::{SoftConfig, SoftFabric, SoftRail};
+use trunkline_fabric::Host as _;
+use trunkline_softnic::SoftFabric;
 
+use crate::canaries::{SecretCanaries, SharedNics};
 use crate::channel::TestChannel;
+use crate::meeting::TaggedRank;
+use crate::one_sided::OneSidedPair;
+use crate::pair::{PairKind, PairTraffic};
 use crate::store::JobStore;
+use crate::two_sided::TwoSidedPair;
 
-/// Bytes of the heap that each member has.
-pub(crate) const HEAP: usize = 1 << 20;
-/// Where in a heap attackers may have bytes put; the pair uses none of them.
-pub(crate) const SCRATCH: u64 = 512 << 10;
-/// A word of a heap that nobody may change.
-pub(crate) const UNTOUCHED: u64 = 8;
-/// Where the number of the message that has arrived stands.
-const FLAG: u64 = 0;
-/// Where messages arrive, and where they are sent from.
-const ARRIVES: u64 = 64 << 10;
-const LEAVES: u64 = 256 << 10;
-/// The long message of the pair goes by direct copies between the processes.
-const LONG: usize = 96 << 10;
-/// Bytes of each canary.
-pub(crate) const CANARY: usize = 16 << 10;
+/// The longest message of the pair: over shared memory it goes by direct copies between the processes.
+pub(crate) const LONG: usize = 96 << 10;
 /// Messages that a rate is made of at least, unless they take too long.
 const LEAST: u64 = 18;
 const LONGEST: Duration = Duration::from_secs(5);
@@ -51,30 +35,6 @@ pub(crate) fn params() -> Params {
         params.mutant = trunkline_engine::Mutant::named(name.leak());
     }
     params
-}
-
-/// The software NICs of a job, of which the victim has a rail of its own, too.
-#[derive(Clone)]
-struct SharedNics(Arc<SoftFabric>);
-
-impl Fabric for SharedNics {
-    type Rail = SoftRail;
-
-    fn name(&self) -> &'static str {
-        self.0.name()
-    }
-
-    fn nics(&self) -> &[Nic] {
-        self.0.nics()
-    }
-
-    fn usage(&self, nic: usize) -> Usage {
-        self.0.usage(nic)
-    }
-
-    fn open(&self, nic: usize, config: &RailConfig) -> Result<SoftRail, OpenError> {
-        self.0.open(nic, config)
-    }
 }
 
 /// Facts that the test gives to attackers: each could be guessed or learned, so the defence must not depend on them.
@@ -102,51 +62,6 @@ impl VictimFacts {
     }
 }
 
-/// Memory that no other process may read or change: one in no region, one in a region without rights.
-struct SecretCanaries {
-    secret: [u8; 16],
-    outside: Box<[u8]>,
-    private: Memory,
-    /// Keeps the private region and the keys.
-    registrar: Arc<dyn Registrar>,
-    _rail: SoftRail,
-}
-
-impl SecretCanaries {
-    fn new(fabric: &SharedNics, secret: [u8; 16]) -> (Self, u64, u64) {
-        let config = RailConfig {
-            depth: 16,
-            recv_depth: 16,
-            recv_order: RecvOrder::Posted,
-            links: 1,
-            peer_time: Span::secs(5),
-            rail_time: Span::secs(3),
-            receives: false,
-            traffic_class: None,
-            many: false,
-        };
-        let rail = fabric.open(0, &config).unwrap();
-        let registrar = rail.registrar();
-        let bytes = secret.repeat(CANARY / secret.len());
-        let private = Memory::heap(CANARY);
-        private.write(0, &bytes).unwrap();
-        let local = registrar.register(&private, Access::LOCAL, Purpose::Bounce).unwrap().local;
-        let retired = registrar.register(&Memory::heap(4096), Access::ALL, Purpose::Bounce).unwrap();
-        registrar.retire(retired.local).unwrap();
-        let canaries = Self { secret, outside: bytes.into(), private, registrar, _rail: rail };
-        (canaries, local.0, retired.remote.0)
-    }
-
-    fn are_whole(&self) -> bool {
-        let mut private = vec![0; CANARY];
-        self.private.read(0, &mut private).unwrap();
-        let is_whole = |bytes: &[u8]| bytes.chunks(16).all(|part| part == self.secret);
-        is_whole(&private)
-            && is_whole(std::hint::black_box(&self.outside))
-            && Arc::strong_count(&self.registrar) > 0
-    }
-}
-
 /// A command of the test.
 enum VictimCommand {
     /// Count messages for so long.
@@ -158,15 +73,12 @@ enum VictimCommand {
 /// One of the two.
 struct HonestMember {
     channel: TestChannel,
-    job: Job<SharedNics, UnixHost>,
-    context: ContextId,
-    heap: Memory,
+    traffic: Box<dyn PairTraffic>,
     canaries: SecretCanaries,
     lines: Arc<AtomicU64>,
     store: Option<JobStore>,
+    tagged: Option<TaggedRank>,
     me: u32,
-    /// It has begun links to the attacker, as a member that has something to put there.
-    calls_attacker: bool,
     message: Vec<u8>,
     round: u64,
     window: Option<(Instant, Duration, u64)>,
@@ -174,6 +86,7 @@ struct HonestMember {
 
 /// Plays a victim until the test ends it.
 pub(crate) fn play(me: u32, mut channel: TestChannel) {
+    let kind = PairKind::of_this_process();
     let lines = Arc::new(AtomicU64::new(0));
     let (params, counted) = (params(), Arc::clone(&lines));
     let reach = Reach { mutant: params.mutant, ..Reach::default() };
@@ -181,27 +94,24 @@ pub(crate) fn play(me: u32, mut channel: TestChannel) {
         counted.fetch_add(1, Ordering::Relaxed);
         println!("victim: {line}");
     });
-    let secret = {
-        use trunkline_fabric::Host as _;
-        host.random()
-    };
-    let fabric = SharedNics(Arc::new(SoftFabric::new(SoftConfig::default()).unwrap()));
-    let job = Job::new(fabric.clone(), host, params, Nics::from(0)).unwrap();
+    let secret = host.random();
+    let fabric = SharedNics(Arc::new(SoftFabric::new(kind.nics()).unwrap()));
     let (canaries, private, retired) = SecretCanaries::new(&fabric, secret);
-    channel.send(&job.card());
-    let cards = channel.receive_cards();
-    job.meet(me, &cards).unwrap();
-    let heap = Memory::heap(HEAP);
-    job.add_heap(heap.clone()).unwrap();
-    let context = job.context().unwrap();
-    // An idle context: events for it are queued and not read.
-    job.context().unwrap();
+    let mut traffic: Box<dyn PairTraffic> = match kind {
+        PairKind::TwoSided => Box::new(TwoSidedPair::meet(me, fabric, host, params, &mut channel)),
+        PairKind::OneSided | PairKind::OverTcp => {
+            Box::new(OneSidedPair::meet(me, fabric, host, params, &mut channel))
+        }
+    };
     let [port, calls] = channel.receive_numbers()[..] else { panic!("the world says two numbers") };
-    let calls_attacker = calls == 1 && me == 0;
+    if calls == 1 && me == 0 {
+        traffic.begin_calls();
+    }
     let store = u16::try_from(port).ok().filter(|port| *port != 0).map(|port| JobStore::new(me, port));
+    let tagged = TaggedRank::new(me);
     let facts = VictimFacts {
         pid: std::process::id().into(),
-        canary: canaries.outside.as_ptr().expose_provenance() as u64,
+        canary: canaries.address(),
         private,
         retired,
         store: port,
@@ -209,20 +119,8 @@ pub(crate) fn play(me: u32, mut channel: TestChannel) {
     channel.send_numbers(&facts.to_numbers());
     let message = (0..2 * LONG).map(|at| (at as u32).wrapping_mul(2_654_435_761).to_le_bytes()[3]).collect();
     let (round, window) = (0, None);
-    let mut victim = HonestMember {
-        channel,
-        job,
-        context,
-        heap,
-        canaries,
-        lines,
-        store,
-        me,
-        calls_attacker,
-        message,
-        round,
-        window,
-    };
+    let mut victim =
+        HonestMember { channel, traffic, canaries, lines, store, tagged, me, message, round, window };
     let fault = victim.exchange().err();
     victim.finish(fault);
 }
@@ -234,12 +132,6 @@ enum TrafficEnd {
     Fault(String),
 }
 
-impl From<RmaError> for TrafficEnd {
-    fn from(error: RmaError) -> Self {
-        Self::Fault(error.to_string())
-    }
-}
-
 impl HonestMember {
     /// Sends messages to and fro until something is wrong or the test says that it is enough.
     fn exchange(&mut self) -> Result<(), TrafficEnd> {
@@ -248,8 +140,7 @@ impl HonestMember {
             if self.me == 0 {
                 self.put_message(number)?;
             }
-            self.until(|one| Ok((one.heap.load(FLAG).unwrap() == number).then_some(())))?;
-            self.check_message(number)?;
+            self.take_message(number)?;
             if self.me == 1 {
                 self.put_message(number)?;
             }
@@ -258,31 +149,21 @@ impl HonestMember {
         }
     }
 
-    /// The bytes of a message: short and long ones by turns.
-    fn bytes(&self, number: u64) -> &[u8] {
-        let len = [64, 4096, LONG][number as usize % 3];
-        &self.message[(number as usize * 8) % LONG..][..len]
+    /// Where the bytes of a message are: short and long ones by turns.
+    fn place(number: u64) -> std::ops::Range<usize> {
+        let (from, len) = ((number as usize * 8) % LONG, [64, 4096, LONG][number as usize % 3]);
+        from..from + len
     }
 
     fn put_message(&mut self, number: u64) -> Result<(), TrafficEnd> {
-        let to = 1 - self.me;
-        let len = self.bytes(number).len() as u64;
-        self.heap.write(LEAVES, self.bytes(number)).unwrap();
-        let mut done = 0;
-        while done < len {
-            let from = Source::Heap(Local { heap: 0, offset: LEAVES + done, len: len - done });
-            done += self.until(|one| Ok(one.job.put(one.context, to, 0, ARRIVES + done, from)?))?;
-        }
-        let update = Update::new(SignalOp::Set, Word::new(0, FLAG, Width::Eight).unwrap(), number).unwrap();
-        self.until(|one| Ok(one.job.signal(one.context, to, update)?.then_some(())))?;
-        self.until(|one| Ok(one.job.quiet(one.context)?.then_some(())))
+        let bytes = self.message[Self::place(number)].to_vec();
+        self.until(|traffic| Ok(traffic.send_step(number, &bytes)?.then_some(())))
     }
 
-    fn check_message(&mut self, number: u64) -> Result<(), TrafficEnd> {
-        let expected = self.bytes(number);
-        let mut got = vec![0; expected.len()];
-        self.heap.read(ARRIVES, &mut got).unwrap();
-        if got == expected {
+    fn take_message(&mut self, number: u64) -> Result<(), TrafficEnd> {
+        let len = Self::place(number).len();
+        let got = self.until(|traffic| traffic.receive_step(number, len))?;
+        if got == self.message[Self::place(number)] {
             Ok(())
         } else {
             Err(TrafficEnd::Fault(format!("message {number} has wrong bytes")))
@@ -292,13 +173,13 @@ impl HonestMember {
     /// Tries until it works, and goes on with everything meanwhile.
     fn until<T>(
         &mut self,
-        mut f: impl FnMut(&Self) -> Result<Option<T>, TrafficEnd>,
+        mut f: impl FnMut(&mut dyn PairTraffic) -> Result<Option<T>, String>,
     ) -> Result<T, TrafficEnd> {
         for step in 1_u32.. {
-            if let Some(done) = f(self)? {
+            if let Some(done) = f(self.traffic.as_mut()).map_err(TrafficEnd::Fault)? {
                 return Ok(done);
             }
-            self.job.progress(self.context)?;
+            self.traffic.progress().map_err(TrafficEnd::Fault)?;
             if step.is_multiple_of(LOOK_EVERY) {
                 self.look()?;
             }
@@ -319,10 +200,7 @@ impl HonestMember {
             self.window = None;
             self.channel.send_numbers(&[self.round - before, since.elapsed().as_nanos() as u64]);
         }
-        if self.calls_attacker {
-            // Whether it answers is its own affair.
-            let _ = self.job.reaches(self.context, 2);
-        }
+        self.traffic.serve_others().map_err(TrafficEnd::Fault)?;
         match self.channel.try_receive().map(|bytes| VictimCommand::from_bytes(&bytes)) {
             None => Ok(()),
             Some(VictimCommand::Window(length)) => {
@@ -349,12 +227,11 @@ impl HonestMember {
                 }
             }
         };
-        if let Some(met) = self.store.take().map(JobStore::join)
-            && fault.is_empty()
-        {
-            fault = met.err().unwrap_or_default();
+        let met = [self.store.take().map(JobStore::join), self.tagged.take().map(TaggedRank::join)];
+        for error in met.into_iter().flatten().filter_map(Result::err) {
+            fault.push_str(&error);
         }
-        let whole = u64::from(self.canaries.are_whole() && self.heap.load(UNTOUCHED).unwrap() == 0);
+        let whole = u64::from(self.canaries.are_whole() && self.traffic.is_untouched());
         self.channel.send_numbers(&[whole, self.lines.load(Ordering::Relaxed), self.round]);
         self.channel.send(&self.canaries.secret);
         self.channel.send(fault.as_bytes());

@@ -11,6 +11,8 @@ use std::time::{Duration, Instant};
 
 use crate::attacker::AttackReport;
 use crate::channel::TestChannel;
+use crate::meeting;
+use crate::pair::{PAIR, PairKind};
 use crate::store;
 
 /// Says which part a process of this program has.
@@ -27,7 +29,7 @@ pub(crate) struct VictimBounds {
 }
 
 pub(crate) const MOST: VictimBounds =
-    VictimBounds { descriptors: 280, memory_kib: 16 << 10, lines: 72, store_percent: 20 };
+    VictimBounds { descriptors: 400, memory_kib: 16 << 10, lines: 72, store_percent: 20 };
 
 /// How long messages are counted at a time; longer where a busy machine carries few of them.
 const WINDOW: Duration = Duration::from_millis(40);
@@ -48,7 +50,7 @@ struct WorldProcess {
 }
 
 impl WorldProcess {
-    fn new(part: &str) -> Self {
+    fn new(part: &str, pair: PairKind, environment: &[(&str, String)]) -> Self {
         let (ours, theirs) = UnixStream::pair().unwrap();
         let output = tempfile::tempfile().unwrap();
         let mut command = Command::new(std::env::current_exe().unwrap());
@@ -58,8 +60,9 @@ impl WorldProcess {
                 command.env_remove(name);
             }
         }
-        command.env(PART, part).stdin(Stdio::from(OwnedFd::from(theirs)));
+        command.env(PART, part).env(PAIR, pair.name()).stdin(Stdio::from(OwnedFd::from(theirs)));
         command.stdout(output.try_clone().unwrap()).stderr(output.try_clone().unwrap());
+        command.envs(environment.iter().map(|(name, value)| (name, value)));
         let child = command.spawn().unwrap();
         // The command holds the other end open.
         drop(command);
@@ -143,13 +146,21 @@ impl VictimGrowth {
 /// Which attack, and what the pair does beside its messages.
 pub(crate) struct AttackWorld {
     attack: &'static str,
+    pair: PairKind,
     calls: bool,
     store: bool,
+    meets: bool,
 }
 
 impl AttackWorld {
     pub(crate) fn new(attack: &'static str) -> Self {
-        Self { attack, calls: false, store: false }
+        Self { attack, pair: PairKind::OneSided, calls: false, store: false, meets: false }
+    }
+
+    /// The pair's messages travel in this way.
+    pub(crate) fn over(mut self, pair: PairKind) -> Self {
+        self.pair = pair;
+        self
     }
 
     /// The victim connects to the attacker, as a member of its job.
@@ -164,12 +175,24 @@ impl AttackWorld {
         self
     }
 
+    /// The pair and the attacker begin tagged messages between them.
+    pub(crate) fn with_meeting(mut self) -> Self {
+        self.meets = true;
+        self
+    }
+
     /// Attacks the pair, and asserts that the attack fails.
     #[track_caller]
     pub(crate) fn withstand(&self) {
         let _cores = CORES.lock().unwrap_or_else(PoisonError::into_inner);
         let started = Instant::now();
-        let mut actors = ["victim 0", "victim 1", self.attack].map(WorldProcess::new);
+        let parts = ["victim 0", "victim 1", self.attack];
+        let port = if self.meets { trunkline_bootstrap::free_port().unwrap() } else { 0 };
+        let mut actors = [0, 1, 2].map(|at: u32| {
+            let job = meeting::environment(at, port);
+            let environment = if self.meets { job.as_slice() } else { &[] };
+            WorldProcess::new(parts[at as usize], self.pair, environment)
+        });
         if let Some(reason) = self.introduce(&mut actors) {
             return trunkline_tests::skip(&format!("hostile, {}", self.attack), "hostile", &reason);
         }
@@ -236,8 +259,9 @@ impl AttackWorld {
         let [quiet, attacked] = rates.map(median);
         let more = taken.each_ref().map(VictimGrowth::more);
         println!(
-            "figure: {}: {} acts, {quiet} messages/s without and {attacked} with the attack ({left} %), more [descriptors, KiB]: {more:?}, lines: {:?}",
+            "figure: {} ({}): {} acts, {quiet} messages/s without and {attacked} with the attack ({left} %), more [descriptors, KiB]: {more:?}, lines: {:?}",
             self.attack,
+            self.pair.name(),
             report.acts,
             outcomes.each_ref().map(|one| one.lines),
         );

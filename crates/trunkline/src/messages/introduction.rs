@@ -2,6 +2,7 @@
 //! meet; what a process says about itself is not believed without a proof, since every member of the job, and whoever asks it, can know
 //! all that a card says.
 
+use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use trunkline_engine::{MemberKey, ProofPurpose};
@@ -13,6 +14,8 @@ use trunkline_proto::wire::introduction::Introduction;
 const UNPROVEN: Duration = Duration::from_secs(10);
 /// Accepted streams that have not shown it, at most; of more, the oldest is closed.
 const UNPROVEN_MAX: usize = 64;
+/// Streams that are accepted between two polls: fewer than may wait, so that each is read before newer ones end it.
+pub(super) const ACCEPTS_PER_POLL: usize = 16;
 
 /// This rank, and the public keys of all ranks.
 #[derive(Debug)]
@@ -63,14 +66,15 @@ enum Shown {
     Nobody,
 }
 
-/// Streams between this rank and others that have not shown who they are.
+/// Streams between this rank and others that have not shown who they are, and the ranks that have.
 pub(super) struct Introductions<S> {
     unproven: Vec<Unproven<S>>,
+    shown: BTreeSet<usize>,
 }
 
 impl<S: OobStream> Introductions<S> {
     pub(super) const fn new() -> Self {
-        Self { unproven: Vec::new() }
+        Self { unproven: Vec::new(), shown: BTreeSet::new() }
     }
 
     /// Takes a stream to the listener of another rank, and introduces this one. Whether it could.
@@ -93,12 +97,16 @@ impl<S: OobStream> Introductions<S> {
         self.unproven.push(Unproven { stream, dialled: None, since: Instant::now() });
     }
 
-    /// The streams that have shown whose they are since the last call, with their ranks. Others that cannot any more are closed.
+    /// The streams that have shown whose they are since the last call, with their ranks, of each rank the first one. Others that cannot any more are
+    /// closed.
     pub(super) fn poll(&mut self, keys: &RankKeys) -> Vec<(S, usize)> {
         let mut shown = Vec::new();
         for mut one in std::mem::take(&mut self.unproven) {
-            match one.look(keys) {
-                Shown::Rank(rank) => shown.push((one.stream, rank)),
+            match one.look(keys, &self.shown) {
+                Shown::Rank(rank) => {
+                    self.shown.insert(rank);
+                    shown.push((one.stream, rank));
+                }
                 Shown::Waits if one.dialled.is_some() || one.since.elapsed() < UNPROVEN => {
                     self.unproven.push(one)
                 }
@@ -110,7 +118,7 @@ impl<S: OobStream> Introductions<S> {
 }
 
 impl<S: OobStream> Unproven<S> {
-    fn look(&mut self, keys: &RankKeys) -> Shown {
+    fn look(&mut self, keys: &RankKeys, shown: &BTreeSet<usize>) -> Shown {
         let frame = match self.stream.recv() {
             Ok(Some(frame)) => frame,
             Ok(None) => return Shown::Waits,
@@ -120,6 +128,10 @@ impl<S: OobStream> Unproven<S> {
         let Ok(rank) = usize::try_from(introduction.rank) else { return Shown::Nobody };
         let is_expected = self.dialled.is_none_or(|dialled| dialled == rank) && rank != keys.rank;
         if !is_expected || !keys.is_shown(rank, &introduction) {
+            return Shown::Nobody;
+        }
+        // A rank introduces itself once; each stream of one costs an inbox.
+        if shown.contains(&rank) && !crate::planted("messages-take-a-rank-twice") {
             return Shown::Nobody;
         }
         // Who was dialled answers, once it knows to whom.
@@ -235,6 +247,25 @@ mod tests {
         assert!(dials.poll(&one).is_empty());
         _ = there.recv();
         assert!(matches!(there.recv(), Err(OobError::Closed)));
+    }
+
+    #[test]
+    fn a_rank_introduces_itself_once() {
+        let [zero, one, _] = ranks();
+        let mut accepts = Introductions::new();
+        let introductions: Vec<_> = (0..3)
+            .map(|_| {
+                let (mut here, there) = stream();
+                accepts.add_accepted(there);
+                assert!(send(&mut here, &one.introduce(0).unwrap()));
+                here
+            })
+            .collect();
+        let shown = accepts.poll(&zero);
+        assert_eq!(ranks_of(&shown), [1]);
+        let mut answers = introductions.into_iter().map(|mut here| (here.recv(), here.recv()));
+        assert!(matches!(answers.next(), Some((Ok(Some(_)), Ok(None)))), "the first is answered and stays");
+        assert!(answers.all(|(first, _)| matches!(first, Err(OobError::Closed))), "the others are closed");
     }
 
     #[test]

@@ -19,7 +19,7 @@ use trunkline_proto::reserve::{try_collect, try_filled, try_vec};
 use trunkline_proto::wire::dial::PublicKey;
 use trunkline_proto::wire::tagged::Inbox;
 
-use super::introduction::{Introductions, RankKeys};
+use super::introduction::{ACCEPTS_PER_POLL, Introductions, RankKeys};
 use super::wait::Rounds;
 use super::window::Windows;
 use super::{MessageError, Messages, UnixHostClock};
@@ -151,14 +151,15 @@ fn connect(oob: &UnixOob, address: &OobAddress) -> Option<UnixStream> {
     oob.connect(address).ok()
 }
 
-/// The next stream, if one waits. Processes of other users are refused, and keep no rank out.
+/// The next stream, if one waits. Processes of other users are refused, a bounded number at a time, and keep no rank out.
 fn accept(listener: &mut UnixListener) -> Result<Option<UnixStream>, OobError> {
-    loop {
+    for _ in 0..ACCEPTS_PER_POLL {
         match listener.accept() {
             Err(OobError::OtherUser { .. }) => {}
             accepted => return accepted,
         }
     }
+    Ok(None)
 }
 
 /// A [`Device`] of so many bytes that all ranks of a world have together, which must share this host: to try, without a GPU, what is meant for
@@ -203,7 +204,11 @@ impl<M: IpcMemory> Messages<M> {
             if since.elapsed() > MEETING {
                 return Err(MessageError::Absent { rank: *missing, seconds: MEETING.as_secs() });
             }
-            while let Some(stream) = accept(listener)? {
+            // A stream is read before newer ones end it, however many come.
+            let most =
+                if crate::planted("messages-end-streams-unread") { usize::MAX } else { ACCEPTS_PER_POLL };
+            for _ in 0..most {
+                let Some(stream) = accept(listener)? else { break };
                 introductions.add_accepted(stream);
             }
             for (stream, rank) in introductions.poll(keys) {

@@ -9,7 +9,7 @@ use std::os::fd::AsFd;
 
 use rustix::net::sockopt;
 use trunkline_proto::conn::StrandEnd;
-use trunkline_proto::fuzzing::variants;
+use trunkline_proto::fuzzing::{Action, read_actions, variants, write_script};
 use trunkline_proto::wire::strand::{Head, Kind};
 
 use super::*;
@@ -25,11 +25,9 @@ const LOOKS_MAX: usize = 20_000;
 
 /// Four bytes per action: what happens, at which end, and two numbers. The first byte of the input is the number of connections.
 pub(crate) fn actions(bytes: &[u8]) {
-    let Some((&strands, rest)) = bytes.split_first() else { return };
+    let Some((strands, actions)) = read_actions(bytes, ACTIONS_MAX) else { return };
     let Some(mut world) = World::new(1 + strands % 3) else { return };
-    for action in rest.chunks_exact(4).take(ACTIONS_MAX) {
-        world.act(action[0], usize::from(action[1] % 2), action[2], action[3]);
-    }
+    actions.for_each(|action| world.act(action));
     world.end();
 }
 
@@ -82,7 +80,7 @@ pub(crate) fn action_seeds() -> Vec<Vec<u8>> {
     ];
     let mut all: Vec<Vec<u8>> = Vec::new();
     for (strands, script) in (0..).zip(scripts) {
-        all.push([vec![strands], script.concat()].concat());
+        all.push(write_script(strands, &script));
     }
     variants(&all)
 }
@@ -128,7 +126,7 @@ impl World {
         })
     }
 
-    fn act(&mut self, what: u8, at: usize, one: u8, two: u8) {
+    fn act(&mut self, Action { what, at, one, two }: Action) {
         match what % 10 {
             0 | 1 => self.send(at, 1 + usize::from(one) * 16 + usize::from(two) % 16),
             2 => self.look(at),
@@ -312,7 +310,7 @@ fn planted() -> Mutant {
 
 #[cfg(test)]
 mod tests {
-    use trunkline_proto::fuzzing::Numbers;
+    use trunkline_proto::fuzzing::{Numbers, random_script};
 
     use super::*;
 
@@ -321,9 +319,7 @@ mod tests {
         action_seeds().iter().for_each(|seed| actions(seed));
         let mut numbers = Numbers::new(19);
         for _ in 0..300 {
-            let len = 1 + 4 * numbers.below(48);
-            let script: Vec<u8> = (0..len).map(|_| numbers.next_u64() as u8).collect();
-            actions(&script);
+            actions(&random_script(&mut numbers, 48));
         }
     }
 }

@@ -1,0 +1,87 @@
+//! How much work is done for processes that have proved nothing, or for one peer that asks for more than others: a number of units that grows
+//! back with time. Asked by those who accept and read control streams; it reads no clock.
+
+use crate::limits::{DIALS_BURST, DIALS_PERIOD, STRANGER_BURST, STRANGER_PERIOD};
+use crate::time::{Duration, Instant};
+
+/// A number of units of work: at most its burst at once, and one per period in the long run.
+#[derive(Clone, Copy, Debug)]
+pub struct WorkBudget {
+    room: u32,
+    burst: u32,
+    period: Duration,
+    /// Since when `room` has not grown.
+    since: Instant,
+}
+
+impl WorkBudget {
+    /// The work of one listener for all streams that have shown nothing: a unit per stream that is accepted, and per frame that is read from one.
+    #[must_use]
+    pub const fn for_strangers() -> Self {
+        Self::new(STRANGER_BURST, STRANGER_PERIOD)
+    }
+
+    /// The work for one member that asks for links: a unit per link.
+    #[must_use]
+    pub const fn for_dials() -> Self {
+        Self::new(DIALS_BURST, DIALS_PERIOD)
+    }
+
+    const fn new(burst: u32, period: Duration) -> Self {
+        Self { room: burst, burst, period, since: Instant(0) }
+    }
+
+    /// Whether a unit may be spent at `now`.
+    pub fn has_room(&mut self, now: Instant) -> bool {
+        let periods = (now - self.since).0 / self.period.0;
+        if periods > 0 {
+            self.room = self.room.saturating_add(u32::try_from(periods).unwrap_or(u32::MAX)).min(self.burst);
+            self.since = self.since + Duration(periods.saturating_mul(self.period.0));
+        }
+        self.room > 0
+    }
+
+    /// Spends units; the last of them may be more than there is room for.
+    pub fn spend(&mut self, units: u32) {
+        self.room = self.room.saturating_sub(units);
+    }
+
+    /// Gives units back: a stream has shown that it is of an invited peer, so what it cost is no stranger's.
+    pub fn refund(&mut self, units: u32) {
+        self.room = self.room.saturating_add(units).min(self.burst);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_flood_gets_a_burst_and_then_its_rate() {
+        let mut budget = WorkBudget::for_strangers();
+        let mut spend_all = |now: Instant| {
+            let mut spent = 0_u32;
+            while budget.has_room(now) {
+                budget.spend(1);
+                spent += 1;
+            }
+            spent
+        };
+        assert_eq!(spend_all(Instant(1)), STRANGER_BURST);
+        assert_eq!(spend_all(Instant(STRANGER_PERIOD.0 - 1)), 0);
+        assert_eq!(spend_all(Instant(3 * STRANGER_PERIOD.0)), 3);
+        assert_eq!(spend_all(Instant(u64::MAX / 2)), STRANGER_BURST, "a pause allows one burst and not more");
+    }
+
+    #[test]
+    fn invited_peers_cost_nothing() {
+        let mut budget = WorkBudget::for_dials();
+        (0..DIALS_BURST).for_each(|_| budget.spend(1));
+        assert!(!budget.has_room(Instant(1)));
+        budget.refund(2);
+        assert!(budget.has_room(Instant(1)));
+        budget.refund(u32::MAX);
+        (0..DIALS_BURST).for_each(|_| budget.spend(1));
+        assert!(!budget.has_room(Instant(1)), "never more than the burst");
+    }
+}

@@ -1,0 +1,65 @@
+//! Inputs that are lists of actions: the reader that stateful targets share, and the random lists of their tests. What an action means is the
+//! target's own.
+
+use alloc::vec::Vec;
+
+use super::Numbers;
+
+/// Bytes of an action.
+const ACTION_BYTES: usize = 4;
+
+/// One action.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Action {
+    /// What happens.
+    pub what: u8,
+    /// At which of two ends.
+    pub at: usize,
+    /// A number.
+    pub one: u8,
+    /// Another one.
+    pub two: u8,
+}
+
+/// Reads an input: its first byte, which says how the world is made, and at most `most` actions of four bytes each. `None` for an empty input.
+pub fn read_actions(bytes: &[u8], most: usize) -> Option<(u8, impl Iterator<Item = Action> + '_)> {
+    let (&how, rest) = bytes.split_first()?;
+    let actions = rest.as_chunks::<ACTION_BYTES>().0.iter().take(most);
+    let action =
+        |&[what, at, one, two]: &[u8; ACTION_BYTES]| Action { what, at: usize::from(at % 2), one, two };
+    Some((how, actions.map(action)))
+}
+
+/// The input that says `how`, and then does that.
+#[must_use]
+pub fn write_script(how: u8, actions: &[[u8; ACTION_BYTES]]) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(1 + actions.len() * ACTION_BYTES);
+    bytes.push(how);
+    bytes.extend(actions.as_flattened());
+    bytes
+}
+
+/// An input of fewer than `most` random actions.
+pub fn random_script(numbers: &mut Numbers, most: usize) -> Vec<u8> {
+    let len = 1 + ACTION_BYTES * numbers.below(most);
+    (0..len).map(|_| numbers.next_u64() as u8).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_script_is_read_as_it_was_written() {
+        let bytes = write_script(3, &[[1, 7, 250, 9], [2, 4, 0, 0]]);
+        let (how, actions) = read_actions(&bytes, 9).unwrap();
+        let first = Action { what: 1, at: 1, one: 250, two: 9 };
+        assert_eq!(
+            (how, actions.collect::<Vec<_>>()),
+            (3, [first, Action { what: 2, at: 0, one: 0, two: 0 }].into())
+        );
+        assert_eq!(read_actions(&bytes, 1).unwrap().1.count(), 1);
+        assert_eq!(read_actions(&bytes[..6], 9).unwrap().1.count(), 1, "a part of an action is none");
+        assert!(read_actions(&[], 9).is_none());
+    }
+}

@@ -1,0 +1,72 @@
+//! A process that was given a handle of each of a two-sided pair, as a rank is that is to connect: what it knows, and the streams that it opens.
+//! The attacks on control streams are made of it.
+
+use std::os::fd::OwnedFd;
+
+use rustix::fs::{MemfdFlags, memfd_create};
+use trunkline_engine::host::UnixHost;
+use trunkline_fabric::{Frame, Host as _, Oob, OobAddress, OobError, OobStream as _, PassedFd};
+use trunkline_proto::id::ProcessId;
+use trunkline_proto::wire::frame::{Frame as Control, Open, Region};
+use trunkline_proto::wire::handle::Handle;
+use trunkline_proto::wire::share::{Mode, Request};
+
+use crate::attacker::receive_facts;
+use crate::channel::TestChannel;
+use crate::stay::hello;
+use crate::two_sided::GivenHandles;
+
+pub(crate) type ControlIo = <<UnixHost as trunkline_fabric::Host>::Oob as Oob>::Stream;
+
+/// Bytes of a link address.
+const LINK: usize = 120;
+
+pub(crate) struct HandleGuest {
+    host: UnixHost,
+    /// Of each victim: the handle of the pair, without its nonce, and that for guests.
+    pub(crate) handles: [[Handle; 2]; 2],
+    file: OwnedFd,
+    asked: u64,
+}
+
+impl HandleGuest {
+    pub(crate) fn new(channel: &mut TestChannel) -> Self {
+        channel.send(b"guest");
+        let all: [Vec<u8>; 3] = std::array::from_fn(|_| channel.receive());
+        let handles = [0, 1].map(|victim: usize| GivenHandles::seen_by_guest(&all[victim]));
+        receive_facts(channel);
+        let file = memfd_create("attack", MemfdFlags::CLOEXEC).unwrap();
+        Self { host: UnixHost::new(|_, _| {}), handles, file, asked: 0 }
+    }
+
+    /// A stream to a victim on which it has said HELLO; none while the victim is too busy.
+    pub(crate) fn connect(&self, victim: usize) -> Option<ControlIo> {
+        let address = OobAddress(self.handles[victim][1].address.clone());
+        let mut stream = self.host.oob().connect(&address).ok()?;
+        let bytes = hello(ProcessId(self.host.random()));
+        stream.send(Frame { bytes, fd: None }).ok().map(|()| stream)
+    }
+
+    /// An OPEN for a listener, with a link that is none.
+    pub(crate) fn open(&mut self, of: &Handle) -> Open {
+        self.asked += 1;
+        Open {
+            conn: 1 << 40 | self.asked,
+            listen: of.listen,
+            nonce: of.nonce,
+            matched: false,
+            near: false,
+            links: 1,
+            mailbox: Region { key: u64::MAX, addr: u64::MAX - 63 },
+            link: vec![0x5a; LINK],
+            share: Request { mode: Mode::Alone, turn: 0 },
+        }
+    }
+
+    /// Sends a frame, every eighth one with a descriptor.
+    pub(crate) fn send_with_file(&self, stream: &mut ControlIo, frame: &Control) -> Result<(), OobError> {
+        // Not with each: descriptors on their way are work for the kernel, which no victim can refuse.
+        let fd = self.asked.is_multiple_of(8).then(|| PassedFd::own(self.file.try_clone().unwrap()));
+        stream.send(Frame { bytes: frame.to_bytes(), fd })
+    }
+}

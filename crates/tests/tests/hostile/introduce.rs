@@ -1,0 +1,180 @@
+//! A rank of a job that knows the cards of all: it introduces itself as another rank, repeats introductions that it has recorded and its own,
+//! and floods the listeners with streams that introduce nobody, while the others wait for it.
+
+use trunkline::World;
+use trunkline::messages::{Choice, Host};
+use trunkline_engine::host::{UnixHost, UnixStream};
+use trunkline_engine::ipc::Config as Sharing;
+use trunkline_engine::tagged::{Config, Endpoint, Event};
+use trunkline_engine::{MemberKey, ProofPurpose};
+use trunkline_fabric::{Frame, Host as _, Oob as _, OobAddress, OobListener as _, OobStream as _};
+use trunkline_proto::ipc::exporter::Amount;
+use trunkline_proto::wire::dial::PublicKey;
+use trunkline_proto::wire::introduction::Introduction;
+use trunkline_proto::wire::tagged::Inbox;
+
+use crate::attacker::{Attack, AttackReport, receive_facts, until};
+use crate::channel::TestChannel;
+use crate::meeting::RANKS;
+use crate::stay::raise_limit;
+use crate::user::meet_as_stranger;
+
+/// Bytes of a card (docs/wire.md, "Tagged messages inside a node").
+const CARD: usize = 16 + 4 + 32 + 1 + OobAddress::MAX;
+const ME: u32 = RANKS - 1;
+/// Streams that say nothing, or what is no introduction, at a time: more than a victim lets wait.
+const SILENT: usize = 160;
+
+/// What the card of a victim says.
+struct VictimCard {
+    key: PublicKey,
+    address: OobAddress,
+}
+
+pub(crate) struct ForeignIntroduction {
+    host: UnixHost,
+    key: MemberKey,
+    process: [u8; 16],
+    victims: [VictimCard; 2],
+    world: World,
+    /// The streams on which it has introduced itself as the rank that it is, and the answers.
+    own: [Option<(UnixStream, Introduction)>; 2],
+}
+
+fn gather(world: &World, mine: &[u8]) -> Vec<u8> {
+    let all = world.alloc::<u8>(mine.len() * world.size()).unwrap();
+    world.all_gather(mine, &all).unwrap();
+    let bytes = all.to_vec();
+    world.free(all).unwrap();
+    bytes
+}
+
+impl ForeignIntroduction {
+    pub(crate) fn new(channel: &mut TestChannel) -> Self {
+        meet_as_stranger(channel);
+        receive_facts(channel);
+        raise_limit();
+        let world = World::builder().heap(1 << 20).start().unwrap();
+        let host = UnixHost::new(|_, _| {});
+        let (key, process) = (MemberKey::new([host.random(), host.random()]), host.random());
+        let address = host.oob().listen().unwrap().address().0;
+        let mut card = [process.as_slice(), &std::process::id().to_le_bytes(), &key.public()].concat();
+        card.push(address.len() as u8);
+        card.extend(&address);
+        card.resize(CARD, 0);
+        let cards = gather(&world, &card);
+        let victims = [0, 1].map(|rank: usize| {
+            let card = &cards[rank * CARD..][..CARD];
+            let len = usize::from(card[52]);
+            VictimCard {
+                key: card[20..52].try_into().unwrap(),
+                address: OobAddress(card[53..53 + len].to_vec()),
+            }
+        });
+        // It has reached both, so they wait until it introduces itself.
+        gather(&world, &[1, 1, 0]);
+        Self { host, key, process, victims, world, own: [None, None] }
+    }
+
+    fn connect(&self, victim: usize) -> Option<UnixStream> {
+        self.host.oob().connect(&self.victims[victim].address).ok()
+    }
+
+    /// What shows a victim that this rank speaks.
+    fn introduction(&self, victim: usize) -> Introduction {
+        let proof = self.key.prove(ProofPurpose::Tagged, &self.victims[victim].key, ME, victim as u32);
+        Introduction { rank: ME, proof: proof.unwrap() }
+    }
+
+    /// Says an introduction on a stream of its own: the stream and the answer, if the victim believes it.
+    fn introduce(&self, victim: usize, introduction: &Introduction) -> Option<(UnixStream, Introduction)> {
+        let mut stream = until("a stream", || self.connect(victim));
+        stream.send(Frame { bytes: introduction.to_bytes(), fd: None }).ok()?;
+        let answer = answer_on(&mut stream)?;
+        Some((stream, answer))
+    }
+
+    /// Introduces itself as the rank that it is, before a flood of streams that do not.
+    fn introduce_before_a_flood(&mut self, victim: usize, report: &mut AttackReport) {
+        let mut stream = until("a stream", || self.connect(victim));
+        let bytes = self.introduction(victim).to_bytes();
+        stream.send(Frame { bytes, fd: None }).unwrap();
+        let flood = self.flood(victim);
+        match answer_on(&mut stream) {
+            Some(answer) => self.own[victim] = Some((stream, answer)),
+            None => report.claim("a flood keeps a rank out"),
+        }
+        drop(flood);
+    }
+
+    fn flood(&self, victim: usize) -> Vec<UnixStream> {
+        let mut flood: Vec<_> = (0..SILENT).filter_map(|_| self.connect(victim)).collect();
+        for stream in flood.iter_mut().step_by(3) {
+            let _ = stream.send(Frame { bytes: vec![0xff; 32], fd: None });
+        }
+        flood
+    }
+}
+
+/// The answer to an introduction; none if the stream ends instead.
+fn answer_on(stream: &mut UnixStream) -> Option<Introduction> {
+    until("an answer to an introduction", || match stream.recv() {
+        Ok(Some(frame)) => Some(Introduction::from_bytes(&frame.bytes).ok()),
+        Ok(None) => None,
+        Err(_) => Some(None),
+    })
+}
+
+impl Attack for ForeignIntroduction {
+    fn go_on(&mut self, report: &mut AttackReport) {
+        for victim in [0, 1] {
+            if self.own[victim].is_none() && report.claims.is_empty() {
+                self.introduce_before_a_flood(victim, report);
+            }
+            // The other one of the pair, with a proof of its own, with what that one has shown this rank, and with none.
+            let other = 1 - victim;
+            let own = self.introduction(victim);
+            let recorded = self.own[other].as_ref().map_or([0; 16], |(_, answer)| answer.proof);
+            for proof in [own.proof, recorded, [0; 16]] {
+                if self.introduce(victim, &Introduction { rank: other as u32, proof }).is_some() {
+                    report.claim("another rank was introduced");
+                }
+            }
+            if self.own[victim].is_some() && self.introduce(victim, &own).is_some() {
+                report.claim("a rank was introduced twice");
+            }
+            drop(self.flood(victim));
+            report.acts += 1;
+        }
+    }
+
+    /// Goes on as the rank that it is, so that the others' meeting ends.
+    fn finish(&mut self, report: &mut AttackReport) {
+        if !report.claims.is_empty() {
+            return;
+        }
+        let sharing = Sharing::new(self.process, Amount { entries: 16, bytes: 1 << 30 });
+        let inbox = Inbox::new(1024, 512, 1 << 18).unwrap();
+        let config = Config { sharing, inbox, copy: Choice::default() };
+        let now = self.host.now();
+        let mut endpoint = Endpoint::new(Host::new().unwrap(), config, now);
+        for own in &mut self.own {
+            endpoint.join(own.take().unwrap().0).unwrap();
+        }
+        let mut met = 0;
+        until("the victims' meeting", || {
+            endpoint.progress(self.host.now());
+            while let Some(event) = endpoint.event() {
+                met += usize::from(matches!(event, Event::Met { .. }));
+            }
+            (met == 2).then_some(())
+        });
+        self.world.barrier().unwrap();
+        // It stays a rank until its process ends.
+        std::mem::forget(endpoint);
+    }
+
+    fn is_over(&self, report: &AttackReport) -> bool {
+        report.acts >= 10
+    }
+}

@@ -1,0 +1,54 @@
+//! The victims' part in a job of three ranks whose tagged messages begin while the third rank attacks: each victim waits in a thread of its own for
+//! all ranks of the host to introduce themselves, and exchanges messages with the other one at the end.
+
+use std::thread::JoinHandle;
+
+use trunkline::World;
+use trunkline::messages::{Host, Messages};
+
+/// Ranks of the job: the pair and the attacker.
+pub(crate) const RANKS: u32 = 3;
+/// Bytes of the messages at the end.
+const LEN: usize = 3000;
+const TAG: u64 = 5;
+
+/// One rank of the pair.
+pub(crate) struct TaggedRank(JoinHandle<Result<(), String>>);
+
+/// The environment of a rank of that job, whose store is at a port.
+pub(crate) fn environment(rank: u32, port: u16) -> [(&'static str, String); 6] {
+    use trunkline_bootstrap::own;
+    [
+        (own::RANK, rank.to_string()),
+        (own::SIZE, RANKS.to_string()),
+        (own::STORE, format!("127.0.0.1:{port}")),
+        (own::SECRET, "5a".repeat(32)),
+        ("TRUNKLINE_FABRIC", "soft".to_owned()),
+        ("TRUNKLINE_STATUS", "0".to_owned()),
+    ]
+}
+
+impl TaggedRank {
+    /// Begins to meet, in the job that the environment says; none if it says none.
+    pub(crate) fn new(me: u32) -> Option<Self> {
+        std::env::var_os(trunkline_bootstrap::own::RANK)?;
+        let thread = std::thread::Builder::new().name("tagged".to_owned());
+        Some(Self(thread.spawn(move || exchange(me as usize)).unwrap()))
+    }
+
+    /// Whether the pair has met, and its messages were right.
+    pub(crate) fn join(self) -> Result<(), String> {
+        self.0.join().unwrap_or_else(|_| Err("the thread of the tagged messages has panicked".to_owned()))
+    }
+}
+
+fn exchange(me: usize) -> Result<(), String> {
+    let world = World::builder().heap(1 << 20).start().map_err(|error| error.to_string())?;
+    let host = Host::new().map_err(|error| error.to_string())?;
+    let mut messages = Messages::start(&world, host).map_err(|error| error.to_string())?;
+    let bytes = |rank: usize| (0..LEN).map(|at| (at * 7 + rank) as u8).collect::<Vec<_>>();
+    let (other, mut got) = (1 - me, vec![0; LEN]);
+    messages.send(other, TAG, &bytes(me)).map_err(|error| error.to_string())?;
+    messages.recv(other, TAG, &mut got).map_err(|error| error.to_string())?;
+    if got == bytes(other) { Ok(()) } else { Err("a tagged message has wrong bytes".to_owned()) }
+}

@@ -1,0 +1,132 @@
+//! The pair's messages as puts and signals between members of a one-sided job.
+
+use trunkline_engine::host::UnixHost;
+use trunkline_engine::rma::{ContextId, Job, Local, RmaError, Source};
+use trunkline_engine::{Nics, Params};
+use trunkline_mem::Memory;
+use trunkline_proto::wire::rma::signal::{SignalOp, Update};
+use trunkline_proto::wire::rma::word::{Width, Word};
+
+use crate::canaries::SharedNics;
+use crate::channel::TestChannel;
+use crate::pair::PairTraffic;
+
+/// Bytes of the heap that each member has.
+pub(crate) const HEAP: usize = 1 << 20;
+/// Where in a heap attackers may have bytes put; the pair uses none of them.
+pub(crate) const SCRATCH: u64 = 512 << 10;
+/// A word of a heap that nobody may change.
+pub(crate) const UNTOUCHED: u64 = 8;
+/// Where the number of the message that has arrived stands.
+const FLAG: u64 = 0;
+/// Where messages arrive, and where they are sent from.
+const ARRIVES: u64 = 64 << 10;
+const LEAVES: u64 = 256 << 10;
+
+/// How far the message under way is.
+#[derive(Clone, Copy, Debug)]
+enum SendStage {
+    Idle,
+    /// So many bytes are put.
+    Puts(u64),
+    Signals,
+    Settles,
+}
+
+pub(crate) struct OneSidedPair {
+    job: Job<SharedNics, UnixHost>,
+    context: ContextId,
+    heap: Memory,
+    other: u32,
+    /// It begins links to the attacker, as a member that has something to put there.
+    calls_attacker: bool,
+    stage: SendStage,
+}
+
+fn fault(error: RmaError) -> String {
+    error.to_string()
+}
+
+impl OneSidedPair {
+    /// Meets the other members.
+    pub(crate) fn meet(
+        me: u32,
+        fabric: SharedNics,
+        host: UnixHost,
+        params: Params,
+        channel: &mut TestChannel,
+    ) -> Self {
+        let job = Job::new(fabric, host, params, Nics::from(0)).unwrap();
+        channel.send(&job.card());
+        let cards = channel.receive_cards();
+        job.meet(me, &cards).unwrap();
+        let heap = Memory::heap(HEAP);
+        job.add_heap(heap.clone()).unwrap();
+        let context = job.context().unwrap();
+        // An idle context: events for it are queued and not read.
+        job.context().unwrap();
+        Self { job, context, heap, other: 1 - me, calls_attacker: false, stage: SendStage::Idle }
+    }
+}
+
+impl PairTraffic for OneSidedPair {
+    fn send_step(&mut self, number: u64, bytes: &[u8]) -> Result<bool, String> {
+        let len = bytes.len() as u64;
+        match self.stage {
+            SendStage::Idle => {
+                self.heap.write(LEAVES, bytes).unwrap();
+                self.stage = SendStage::Puts(0);
+            }
+            SendStage::Puts(done) if done < len => {
+                let from = Source::Heap(Local { heap: 0, offset: LEAVES + done, len: len - done });
+                let put = self.job.put(self.context, self.other, 0, ARRIVES + done, from).map_err(fault)?;
+                self.stage = SendStage::Puts(done + put.unwrap_or(0));
+                return Ok(false);
+            }
+            SendStage::Puts(_) => self.stage = SendStage::Signals,
+            SendStage::Signals => {
+                let word = Word::new(0, FLAG, Width::Eight).unwrap();
+                let update = Update::new(SignalOp::Set, word, number).unwrap();
+                if self.job.signal(self.context, self.other, update).map_err(fault)? {
+                    self.stage = SendStage::Settles;
+                }
+            }
+            SendStage::Settles => {
+                if self.job.quiet(self.context).map_err(fault)? {
+                    self.stage = SendStage::Idle;
+                    return Ok(true);
+                }
+            }
+        }
+        Ok(false)
+    }
+
+    fn receive_step(&mut self, number: u64, len: usize) -> Result<Option<Vec<u8>>, String> {
+        if self.heap.load(FLAG).unwrap() != number {
+            return Ok(None);
+        }
+        let mut got = vec![0; len];
+        self.heap.read(ARRIVES, &mut got).unwrap();
+        Ok(Some(got))
+    }
+
+    fn progress(&mut self) -> Result<(), String> {
+        self.job.progress(self.context).map(drop).map_err(fault)
+    }
+
+    fn serve_others(&mut self) -> Result<(), String> {
+        if self.calls_attacker {
+            // Whether it answers is its own affair.
+            let _ = self.job.reaches(self.context, 2);
+        }
+        Ok(())
+    }
+
+    fn begin_calls(&mut self) {
+        self.calls_attacker = true;
+    }
+
+    fn is_untouched(&self) -> bool {
+        self.heap.load(UNTOUCHED).unwrap() == 0
+    }
+}
