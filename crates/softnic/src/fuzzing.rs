@@ -1,7 +1,10 @@
 //! What the fuzz targets of this crate do with their input: descriptors of a ring, and link addresses. Whatever parses
 //! must print to what parses to the same.
 
+mod matched;
 mod queue_pair;
+mod relay;
+mod seeds;
 
 use trunkline_proto::fuzzing::{Target, variants};
 
@@ -16,7 +19,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "softnic_record", check: record, seeds: record_seeds },
     Target { name: "softnic_frame", check: frame, seeds: frame_seeds },
     Target { name: "softnic_address", check: address, seeds: address_seeds },
-    Target { name: "softnic_queue_pair", check: queue_pair::actions, seeds: queue_pair::action_seeds },
+    Target { name: "softnic_queue_pair", check: queue_pair::actions, seeds: seeds::action_seeds },
     Target { name: "door_hello", check: hello, seeds: hello_seeds },
 ];
 

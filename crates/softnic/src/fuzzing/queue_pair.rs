@@ -1,5 +1,5 @@
 //! A link of two rails in one process, over each wire, driven by a list of actions. Over shared memory an action may write any word of
-//! the segments, as a hostile peer can. Without such a word each end must do exactly what a model of two memories says; with
+//! the segments, as a hostile peer can; over TCP it may alter bytes on the way, as a hostile network can. Without such a word each end must do exactly what a model of two memories says; with
 //! one, memory that no key names and memory outside of what was posted stays as it is, and what was posted completes at most once.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -7,13 +7,15 @@ use std::fs::File;
 use std::os::unix::fs::FileExt as _;
 
 use trunkline_fabric::{
-    Access, Completion, Done, Extent, Fabric as _, Keys, LinkId, Links as _, Op, PostError, Purpose,
+    Access, Completion, Done, Extent, Fabric as _, Keys, LinkId, Links as _, Match, Op, PostError, Purpose,
     Rail as _, RailConfig, RecvOrder, Remote, Source, Status,
 };
 use trunkline_mem::Memory;
-use trunkline_proto::fuzzing::variants;
+use trunkline_proto::fuzzing::{Action, read_actions};
 use trunkline_proto::time::Duration;
 
+use super::matched::MatchedModel;
+use super::relay::{Alteration, WireRelay};
 use crate::{CopyMode, SoftConfig, SoftFabric, SoftRail, WireMode};
 
 /// Actions of one input.
@@ -38,79 +40,18 @@ const CANARY: u8 = 0xc5;
 
 /// Four bytes per action: what happens, at which end, and two numbers. The first byte of the input chooses the wire.
 pub(super) fn actions(bytes: &[u8]) {
-    let Some((&how, rest)) = bytes.split_first() else { return };
+    let Some((how, actions)) = read_actions(bytes, ACTIONS_MAX) else { return };
     let Some(mut world) = World::new(how) else { return };
-    for action in rest.chunks_exact(4).take(ACTIONS_MAX) {
-        world.act(action[0], usize::from(action[1] % 2), action[2], action[3]);
-    }
+    actions.for_each(|action| world.act(action));
     world.end();
-}
-
-pub(super) fn action_seeds() -> Vec<Vec<u8>> {
-    let (send, receive, write, read, add, swap, poll, scribble, slot, fail, destroy) =
-        (0, 1, 2, 4, 5, 6, 7, 9, 10, 13, 14);
-    let honest: Vec<[u8; 4]> = vec![
-        [receive, 1, 8, 0],
-        [receive, 1, 64, 0],
-        [send, 0, 8, 1],
-        [send, 0, 40, 2],
-        [poll, 0, 0, 0],
-        [poll, 1, 0, 0],
-        [write, 0, 3, 200],
-        [write, 0, 255, 7],
-        [read, 0, 3, 100],
-        [add, 0, 0, 5],
-        [swap, 0, 0, 9],
-        [write, 1, 9, 60],
-        [send, 1, 200, 3],
-        [receive, 0, 250, 0],
-        [3, 0, 5, 30],
-        [8, 0, 0, 0],
-        [poll, 0, 0, 0],
-        [poll, 1, 0, 0],
-    ];
-    let hostile: Vec<[u8; 4]> = vec![
-        [receive, 0, 64, 0],
-        [read, 0, 3, 100],
-        [scribble, 0, 16, 200],
-        [poll, 0, 0, 0],
-        [slot, 0, 0, 1],
-        [poll, 0, 0, 0],
-        [slot, 0, 1, 2],
-        [poll, 0, 0, 0],
-        [slot, 0, 2, 70],
-        [11, 0, 1, 255],
-        [poll, 0, 0, 0],
-        [scribble, 1, 0, 0],
-        [poll, 1, 0, 0],
-    ];
-    let ended: Vec<[u8; 4]> = vec![
-        [send, 0, 8, 1],
-        [receive, 1, 8, 0],
-        [write, 0, 9, 250],
-        [fail, 0, 0, 0],
-        [poll, 0, 0, 0],
-        [poll, 1, 0, 0],
-        [send, 1, 8, 0],
-        [destroy, 0, 0, 0],
-        [poll, 1, 0, 0],
-        [destroy, 1, 0, 0],
-    ];
-    let mut all = Vec::new();
-    for how in 0..=3 {
-        for script in [&honest, &hostile, &ended] {
-            all.push([vec![how], script.concat()].concat());
-        }
-    }
-    variants(&all).into_iter().take(40).collect()
 }
 
 /// A receive that was posted: where, and of which length.
 #[derive(Clone, Copy, Debug)]
-struct Posted {
-    wr_id: u64,
-    at: u64,
-    len: u64,
+pub(super) struct Posted {
+    pub(super) wr_id: u64,
+    pub(super) at: u64,
+    pub(super) len: u64,
 }
 
 /// What an operation must have led to when it completes.
@@ -146,14 +87,17 @@ struct End {
     posted: VecDeque<(u64, Effect)>,
     /// What each receive must be filled with.
     filled: BTreeMap<u64, (Posted, Vec<u8>)>,
+    matched: MatchedModel,
     /// A completion said that the link has failed.
     told: bool,
 }
 
 struct World {
     ends: [End; 2],
+    /// What is between them over TCP, in front of each end.
+    relays: Vec<WireRelay>,
     next_id: u64,
-    /// A word of a segment was overwritten.
+    /// A word of a segment was overwritten, or a byte on the way.
     hostile: bool,
     /// Either end is over, or was sent more than it has room for.
     ended: bool,
@@ -199,7 +143,11 @@ impl World {
         let mut ends = [End::new(a)?, End::new(b.ok()?)?];
         let [a, b] = &mut ends;
         let (at_a, at_b) = (a.rail.create().ok()?, b.rail.create().ok()?);
-        let (to_a, to_b) = (a.rail.address(at_a).ok()?, b.rail.address(at_b).ok()?);
+        let (mut to_a, mut to_b) = (a.rail.address(at_a).ok()?, b.rail.address(at_b).ok()?);
+        let mut relays = Vec::new();
+        if how % 4 == 2 {
+            relays = vec![WireRelay::new(&mut to_a.bytes)?, WireRelay::new(&mut to_b.bytes)?];
+        }
         let is_shared = how.is_multiple_of(4);
         for (end, address) in [(&mut *a, at_a), (&mut *b, at_b)] {
             end.link = Some(address);
@@ -208,10 +156,10 @@ impl World {
         }
         a.rail.connect(at_a, to_b).ok()?;
         b.rail.connect(at_b, to_a).ok()?;
-        Some(Self { ends, next_id: 1, hostile: false, ended: false })
+        Some(Self { ends, relays, next_id: 1, hostile: false, ended: false })
     }
 
-    fn act(&mut self, what: u8, at: usize, one: u8, two: u8) {
+    fn act(&mut self, Action { what, at, one, two }: Action) {
         match what % 16 {
             0 => self.send(at, u64::from(one), two),
             1 => self.receive(at, u64::from(one)),
@@ -226,14 +174,20 @@ impl World {
                 None,
             ),
             6 => self.swap(at, u64::from(one) * 8, two),
-            7 | 15 => self.poll(at),
+            7 => self.poll(at),
             8 => self.settle(),
             9 => self.scribble(at, u64::from(one) * 8, u64::from(two)),
             10 => self.forge(at, one, two),
             11 => self.scribble(at, SLOTS_AT + u64::from(one) * 8, u64::from(two) << 56 | u64::from(two)),
             12 => self.outside(at, one, two),
             13 => self.over(at, false),
-            _ => self.over(at, true),
+            14 => self.over(at, true),
+            _ => match one % 4 {
+                0 => self.send_matched(at, u64::from(one / 4 % 4), u64::from(two)),
+                1 => self.receive_matched(at, u64::from(one / 4 % 4), u64::from(two)),
+                2 => self.take_back(at, usize::from(two)),
+                _ => self.alter(at, usize::from(one / 4) * 16, two),
+            },
         }
     }
 
@@ -283,7 +237,20 @@ impl World {
         }
     }
 
+    /// Whether an operation that changes bytes may be posted: a read before it may fetch its bytes as late as it completes, and the model knows
+    /// those from before.
+    fn may_change(&mut self, at: usize) -> bool {
+        let reads = |end: &End| end.posted.iter().any(|(_, effect)| matches!(effect, Effect::Read(..)));
+        if reads(&self.ends[at]) {
+            self.settle();
+        }
+        !reads(&self.ends[at]) || self.hostile || self.ended
+    }
+
     fn write(&mut self, at: usize, offset: u64, len: usize, inline: bool) {
+        if !self.may_change(at) {
+            return;
+        }
         let (len, fill) = (len.min(LEN / 2 - 1), (self.next_id % 200) as u8);
         let bytes = self.ends[at].fill(len, fill);
         if (inline && len as u64 > INLINE) || (!inline && self.is_unmet()) {
@@ -325,6 +292,9 @@ impl World {
         add: Option<u64>,
         swap: Option<(u64, u64)>,
     ) {
+        if !self.may_change(at) {
+            return;
+        }
         let (place, old) = (self.ends[1 - at].remote(offset), self.ends[at].room(8, 1));
         let was = self.ends[1 - at].word(offset);
         let (expect, with) = swap.unwrap_or_default();
@@ -356,7 +326,7 @@ impl World {
     fn post(&mut self, at: usize, op: Op<'_>, effect: Effect) -> bool {
         let end = &mut self.ends[at];
         let Some(link) = end.link else { return false };
-        let is_receive = matches!(op, Op::Recv { .. });
+        let is_receive = matches!(op, Op::Recv { .. } | Op::MatchedRecv { .. });
         let credits = end.rail.credits(link);
         match end.rail.post(link, self.next_id, op, true) {
             Ok(()) => {
@@ -374,6 +344,7 @@ impl World {
     }
 
     fn poll(&mut self, at: usize) {
+        self.relays.iter_mut().for_each(WireRelay::carry);
         let nothing = Completion {
             wr_id: 0,
             link: LinkId(0),
@@ -404,6 +375,10 @@ impl World {
         let Some((_, effect)) = known.and_then(|known| end.posted.remove(known)) else {
             panic!("{one:?} was not posted, or has completed before");
         };
+        if is_calm && end.matched.has_too_long(one.wr_id) {
+            assert_eq!(one.status, Status::TooLong, "{one:?}");
+            return;
+        }
         assert!(!is_calm || one.status == Status::Ok, "{one:?}");
         if !is_calm || one.status != Status::Ok {
             self.ended |= one.status != Status::Ok;
@@ -412,7 +387,10 @@ impl World {
         if let Effect::Read(offset, bytes) = effect {
             assert_eq!(end.bytes(offset, bytes.len()), bytes, "{one:?} read other bytes");
         }
-        if one.done == Done::Received {
+        if let Some((posted, bytes)) = end.matched.take_filled(one.wr_id) {
+            assert_eq!((one.done, one.len), (Done::Received, bytes.len() as u64));
+            assert_eq!(end.bytes(posted.at, bytes.len()), bytes, "{one:?} brought other bytes");
+        } else if one.done == Done::Received {
             let Some((posted, bytes)) = end.filled.remove(&one.wr_id) else {
                 panic!("{one:?} received what was not sent");
             };
@@ -426,16 +404,17 @@ impl World {
     fn settle(&mut self) {
         for polls in 0.. {
             [0, 1].into_iter().for_each(|at| self.poll(at));
-            let waits = |end: &End| {
+            let waits = |at: usize| {
+                let (end, other) = (&self.ends[at], &self.ends[1 - at]);
                 // Receives that no send has met, and sends that no receive has met, stay.
-                let receives = end.receives.len();
-                end.link.is_some() && end.posted.len() > receives
+                let unmet = end.receives.len() + end.matched.receives.len() + other.matched.coming.len();
+                end.link.is_some() && end.posted.len() > unmet
             };
             if self.hostile || self.ended || self.is_unmet() {
                 if polls > 64 {
                     return;
                 }
-            } else if !self.ends.iter().any(waits) {
+            } else if ![0, 1].into_iter().any(waits) {
                 return;
             }
             assert!(polls < POLLS_MAX, "an operation never completes");
@@ -465,6 +444,62 @@ impl World {
             self.scribble(at, SLOTS_AT + position % 16 * SLOT + number * 8, word);
         }
         self.scribble(at, SLOTS_AT + position % 16 * SLOT, position + 1);
+    }
+
+    /// A byte that an end sends is another one when it arrives.
+    fn alter(&mut self, at: usize, after: usize, bits: u8) {
+        for (number, relay) in self.relays.iter_mut().enumerate() {
+            // The relay in front of an end carries what the other one dials.
+            let from = usize::from(number == at);
+            relay.alter(from, Alteration { after, bits });
+            self.hostile |= bits != 0;
+        }
+    }
+
+    fn send_matched(&mut self, at: usize, key: u64, len: u64) {
+        if !self.ends[at].rail.caps().matched {
+            return;
+        }
+        let bytes = self.ends[at].fill(len.min(INLINE) as usize, key as u8);
+        let wr_id = self.next_id;
+        let op = Op::MatchedSend { from: Source::Inline(&bytes), key: Match(key) };
+        if self.post(at, op, Effect::Nothing) {
+            let too_long = self.ends[1 - at].matched.add_send(key, wr_id, bytes);
+            self.ends[at].matched.too_long.extend(too_long);
+        }
+    }
+
+    fn receive_matched(&mut self, at: usize, key: u64, len: u64) {
+        if !self.ends[at].rail.caps().matched {
+            return;
+        }
+        let into = self.ends[at].room(len, 0);
+        let posted = Posted { wr_id: self.next_id, at: into.offset, len };
+        if self.post(at, Op::MatchedRecv { into, key: Match(key) }, Effect::Nothing) {
+            let too_long = self.ends[at].matched.add_receive(key, posted);
+            self.ends[1 - at].matched.too_long.extend(too_long);
+        }
+    }
+
+    /// Takes one of the posted operations back: a matched one that has not met its other half.
+    fn take_back(&mut self, at: usize, which: usize) {
+        // All that can meet has.
+        self.settle();
+        let end = &mut self.ends[at];
+        let Some(link) = end.link else { return };
+        let Some(&(wr_id, _)) = which.checked_rem(end.posted.len()).and_then(|at| end.posted.get(at)) else {
+            return;
+        };
+        let is_taken = end.rail.take_back(link, wr_id);
+        let [first, second] = &mut self.ends;
+        let (one, other) = if at == 0 { (first, second) } else { (second, first) };
+        let is_unmet = one.matched.forget_receive(wr_id) | other.matched.forget_send(wr_id);
+        assert!(self.hostile || self.ended || is_taken == is_unmet, "{wr_id} was taken back: {is_taken}");
+        if is_taken {
+            one.posted.retain(|(posted, _)| *posted != wr_id);
+        }
+        // The other end hears of it.
+        (0..512).for_each(|number| self.poll(number % 2));
     }
 
     fn over(&mut self, at: usize, destroyed: bool) {
@@ -533,6 +568,7 @@ impl End {
             coming: VecDeque::new(),
             posted: VecDeque::new(),
             filled: BTreeMap::new(),
+            matched: MatchedModel::default(),
             told: false,
         })
     }
@@ -594,18 +630,16 @@ impl End {
 
 #[cfg(test)]
 mod tests {
-    use trunkline_proto::fuzzing::Numbers;
+    use trunkline_proto::fuzzing::{Numbers, random_script};
 
     use super::*;
 
     #[test]
     fn random_actions_hold() {
-        action_seeds().iter().for_each(|seed| actions(seed));
+        super::super::seeds::action_seeds().iter().for_each(|seed| actions(seed));
         let mut numbers = Numbers::new(17);
         for _ in 0..400 {
-            let len = 1 + 4 * numbers.below(96);
-            let script: Vec<u8> = (0..len).map(|_| numbers.next_u64() as u8).collect();
-            actions(&script);
+            actions(&random_script(&mut numbers, 96));
         }
     }
 }

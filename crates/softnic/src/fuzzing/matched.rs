@@ -1,0 +1,94 @@
+//! What a NIC that pairs sends with receives by their keys must do, as a model: in the order of posting for each key. Part of the list of actions on
+//! queue pairs.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use super::queue_pair::Posted;
+
+/// A send of the peer without its receive.
+#[derive(Debug)]
+struct ComingSend {
+    key: u64,
+    wr_id: u64,
+    bytes: Vec<u8>,
+}
+
+/// The matched receives of one end, and the peer's sends for them.
+#[derive(Debug, Default)]
+pub(super) struct MatchedModel {
+    /// Receives without their send, with their keys, the oldest first.
+    pub(super) receives: VecDeque<(u64, Posted)>,
+    pub(super) coming: Coming,
+    /// What each receive must be filled with.
+    filled: BTreeMap<u64, (Posted, Vec<u8>)>,
+    /// Operations of this end whose halves do not fit.
+    pub(super) too_long: BTreeSet<u64>,
+}
+
+/// Sends without their receive, the oldest first.
+#[derive(Debug, Default)]
+pub(super) struct Coming(VecDeque<ComingSend>);
+
+impl Coming {
+    pub(super) fn len(&self) -> usize {
+        self.0.len()
+    }
+}
+
+impl MatchedModel {
+    /// The peer has posted a send. Returns it if it is too long for its receive.
+    pub(super) fn add_send(&mut self, key: u64, wr_id: u64, bytes: Vec<u8>) -> Option<u64> {
+        let send = ComingSend { key, wr_id, bytes };
+        match self.receives.iter().position(|(of, _)| *of == key) {
+            Some(at) => self.receives.remove(at).and_then(|(_, posted)| self.meet(send, posted)),
+            None => {
+                self.coming.0.push_back(send);
+                None
+            }
+        }
+    }
+
+    /// This end has posted a receive. Returns the peer's send if that is too long for it.
+    pub(super) fn add_receive(&mut self, key: u64, posted: Posted) -> Option<u64> {
+        match self.coming.0.iter().position(|send| send.key == key) {
+            Some(at) => self.coming.0.remove(at).and_then(|send| self.meet(send, posted)),
+            None => {
+                self.receives.push_back((key, posted));
+                None
+            }
+        }
+    }
+
+    fn meet(&mut self, send: ComingSend, posted: Posted) -> Option<u64> {
+        if send.bytes.len() as u64 > posted.len {
+            self.too_long.insert(posted.wr_id);
+            return Some(send.wr_id);
+        }
+        self.filled.insert(posted.wr_id, (posted, send.bytes));
+        None
+    }
+
+    /// A receive has completed: where it was, and what it must have brought.
+    pub(super) fn take_filled(&mut self, wr_id: u64) -> Option<(Posted, Vec<u8>)> {
+        self.filled.remove(&wr_id)
+    }
+
+    /// An operation of this end must fail alone.
+    pub(super) fn has_too_long(&mut self, wr_id: u64) -> bool {
+        self.too_long.remove(&wr_id)
+    }
+
+    /// A receive is taken back; whether it waited.
+    pub(super) fn forget_receive(&mut self, wr_id: u64) -> bool {
+        let before = self.receives.len();
+        self.receives.retain(|(_, posted)| posted.wr_id != wr_id);
+        self.receives.len() < before
+    }
+
+    /// A send of the peer is taken back; whether it waited.
+    pub(super) fn forget_send(&mut self, wr_id: u64) -> bool {
+        let before = self.coming.0.len();
+        self.coming.0.retain(|send| send.wr_id != wr_id);
+        self.coming.0.len() < before
+    }
+}

@@ -1,0 +1,87 @@
+//! Carries the TCP connection of a link, and alters bytes on the way when it is told to: the network between two ends. Driven by the polls of the
+//! list of actions; owns no thread.
+
+use std::io::{ErrorKind, Read as _, Write as _};
+use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
+
+/// Where a link address has the port at which its link is dialled.
+const PORT: std::ops::Range<usize> = 100..102;
+/// Bytes that are carried at a time.
+const CARRIED: usize = 4096;
+
+/// What is done to one of the next bytes in a direction.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Alteration {
+    /// So many bytes pass before it.
+    pub(super) after: usize,
+    /// It is changed by these bits.
+    pub(super) bits: u8,
+}
+
+/// The network in front of one end's port.
+pub(super) struct WireRelay {
+    listener: TcpListener,
+    port: SocketAddr,
+    /// The end that dials, and the one that is dialled.
+    sides: Option<[TcpStream; 2]>,
+    /// Bytes under way from each.
+    under_way: [Vec<u8>; 2],
+    alterations: [Option<Alteration>; 2],
+}
+
+impl WireRelay {
+    /// Puts itself in front of the end that an address names, and into that address.
+    pub(super) fn new(address: &mut [u8]) -> Option<Self> {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).ok()?;
+        listener.set_nonblocking(true).ok()?;
+        let port = address.get_mut(PORT)?;
+        let end = SocketAddr::from((Ipv4Addr::LOCALHOST, u16::from_le_bytes([port[0], port[1]])));
+        port.copy_from_slice(&listener.local_addr().ok()?.port().to_le_bytes());
+        Some(Self { listener, port: end, sides: None, under_way: Default::default(), alterations: [None; 2] })
+    }
+
+    /// Changes a byte that is sent from a side, now or on a connection to come.
+    pub(super) fn alter(&mut self, from: usize, alteration: Alteration) {
+        self.alterations[from] = Some(alteration);
+    }
+
+    /// Carries what has come.
+    pub(super) fn carry(&mut self) {
+        if self.sides.is_none()
+            && let Ok((dials, _)) = self.listener.accept()
+            && let Ok(dialled) = TcpStream::connect(self.port)
+        {
+            let is_ready =
+                |side: &TcpStream| side.set_nonblocking(true).is_ok_and(|()| side.set_nodelay(true).is_ok());
+            self.sides = Some([dials, dialled]).filter(|sides| sides.iter().all(is_ready));
+        }
+        let Some(sides) = &mut self.sides else { return };
+        for from in [0, 1] {
+            let bytes = &mut self.under_way[from];
+            if bytes.is_empty() {
+                bytes.resize(CARRIED, 0);
+                let read = sides[from].read(bytes);
+                bytes.truncate(*read.as_ref().unwrap_or(&0));
+                let waits = |error: &std::io::Error| error.kind() == ErrorKind::WouldBlock;
+                if read.as_ref().map_or_else(|error| !waits(error), |count| *count == 0) {
+                    let _ = sides[1 - from].shutdown(Shutdown::Write);
+                    continue;
+                }
+                if let Some(next) = self.alterations[from].as_mut() {
+                    match bytes.get_mut(next.after) {
+                        Some(byte) => {
+                            *byte ^= next.bits;
+                            self.alterations[from] = None;
+                        }
+                        None => next.after -= bytes.len(),
+                    }
+                }
+            }
+            match sides[1 - from].write(bytes) {
+                Ok(count) => drop(bytes.drain(..count)),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+                Err(_) => bytes.clear(),
+            }
+        }
+    }
+}
