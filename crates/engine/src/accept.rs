@@ -57,6 +57,9 @@ impl<F: Fabric, H: Host> Engine<F, H> {
                 Ok(None) => return Ok(None),
                 Err(error) => {
                     self.host.log(Level::Warn, &format!("connection not accepted: {}", in_full(&error)));
+                    if self.params.mutant.is("engine-swallows-out-of-memory") {
+                        return Ok(None);
+                    }
                     control.send(stream, &refused, None);
                     return Err(error);
                 }
