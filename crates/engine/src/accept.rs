@@ -65,6 +65,9 @@ impl<F: Fabric, H: Host> Engine<F, H> {
                 Err(error) => {
                     let text = format!("connection not accepted: {}", in_full(&error));
                     control.warn_refusal(&self.around(), &text);
+                    if self.params.mutant.is("engine-swallows-out-of-memory") {
+                        return Ok(None);
+                    }
                     control.send(stream, &refused, None);
                     if let Some(listen) = control.listens.get_mut(id) {
                         listen.seen.forget(stream, conn);

@@ -43,8 +43,11 @@ fn params() -> Params {
     #[cfg_attr(not(feature = "mutants"), expect(unused_mut, reason = "changed only to plant a bug"))]
     let mut params = Params::default();
     #[cfg(feature = "mutants")]
-    if let Ok(name) = std::env::var("TRUNKLINE_MUTANT") {
-        params.mutant = trunkline_engine::Mutant::named(name.leak());
+    {
+        // Leaked once, as what is not freed is counted.
+        static NAME: std::sync::OnceLock<Option<&str>> = std::sync::OnceLock::new();
+        let name = NAME.get_or_init(|| Some(std::env::var("TRUNKLINE_MUTANT").ok()?.leak()));
+        params.mutant = name.map_or(params.mutant, trunkline_engine::Mutant::named);
     }
     params
 }

@@ -15,14 +15,14 @@ pub(crate) type Case = (&'static str, fn() -> Outcome);
 /// How a case ended; a case may also end by a panic of the test's own code.
 pub(crate) type Outcome = Result<(), String>;
 
-/// Longest that a refused run takes: an operation that neither succeeds nor fails takes longer.
+/// Longest that a refused run takes besides ten times what the case takes otherwise: an operation that neither succeeds nor fails takes longer.
 const LIMIT: Duration = Duration::from_secs(8);
 /// Longest until what a run has used is given back.
 const SETTLES: Duration = Duration::from_secs(5);
 /// How long a case takes at most of which one allocation of each size is refused.
 const QUICK: Duration = Duration::from_millis(400);
 /// Wrong trials after which a suite ends.
-const WRONG_MAX: usize = 40;
+const WRONG_MAX: usize = 8;
 
 const SUITE: &str = "TRUNKLINE_REFUSALS_SUITE";
 const CASE: &str = "TRUNKLINE_REFUSALS_CASE";
@@ -135,6 +135,7 @@ pub(crate) fn play(case: &Case, refused: Refused) {
     println!();
     let begin = Instant::now();
     let sizes = sizes(case);
+    let limit = LIMIT + begin.elapsed() * 10;
     if !all && begin.elapsed() > QUICK {
         println!("all trials held");
         return;
@@ -144,7 +145,7 @@ pub(crate) fn play(case: &Case, refused: Refused) {
     for nth in (1..=sizes.len() as u64).filter(|nth| *nth >= from && (all || is_new(*nth))) {
         println!("at {nth}");
         let _ = std::io::stdout().flush();
-        if let Err(why) = trial(case, nth, &before) {
+        if let Err(why) = trial(case, nth, &before, limit) {
             println!("wrong {why}");
             let _ = std::io::stdout().flush();
             std::process::exit(3);
@@ -179,7 +180,7 @@ fn settled(case: &Case) -> Standing {
     }
 }
 
-fn trial(case: &Case, nth: u64, before: &Standing) -> Outcome {
+fn trial(case: &Case, nth: u64, before: &Standing, limit: Duration) -> Outcome {
     let begin = Instant::now();
     allocator::arm(nth);
     // An error is as good as success; what it says is dropped before memory is counted.
@@ -189,7 +190,7 @@ fn trial(case: &Case, nth: u64, before: &Standing) -> Outcome {
     if let Some(first) = std::mem::take(&mut *panics()).first() {
         return Err(format!("a panic: {first}"));
     }
-    if took > LIMIT {
+    if took > limit {
         return Err(format!("it neither succeeds nor fails within {took:?}: {ended:?}"));
     }
     drop(ended);
