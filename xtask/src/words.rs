@@ -1,8 +1,7 @@
 //! `cargo xtask words`: habits of prose that keep readers out, per crate and for the documents, as rates that may only fall
 //! (xtask/words.toml), and commit subjects that are too long.
 //!
-//! Called by people and by `ci`. The habits are those of CONTRIBUTING.md's rules for prose. It finds words, not meanings: a count may
-//! hold good sentences, and only its growth is judged.
+//! Called by people and by `ci`. It finds words, not meanings: a count may hold good sentences, and only its growth is judged.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
