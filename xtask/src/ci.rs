@@ -9,7 +9,7 @@ use comfy_table::Table;
 
 use crate::report::{self, Findings};
 use crate::workspace::Workspace;
-use crate::{abi, bindings, deny, floors, fuzz_list, limits, shell, unsafe_budget};
+use crate::{abi, bindings, deny, floors, fuzz_list, limits, names, shell, unsafe_budget, words};
 
 /// A named check.
 type Step = (&'static str, fn(&Workspace) -> Result<Findings>);
@@ -20,6 +20,8 @@ const SOURCE: &[Step] = &[
     ("floors", floors::run),
     ("limits", limits::run),
     ("unsafe-budget", |workspace| unsafe_budget::run(workspace, false)),
+    ("names", |workspace| names::run(workspace, None, false)),
+    ("words", |workspace| words::run(workspace, None, false)),
     ("fuzz-list", |workspace| fuzz_list::run(workspace, false)),
     ("clippy", clippy),
     ("deny", deny::run),

@@ -1,4 +1,4 @@
-//! `cargo xtask limits`: files of at most 600 lines, functions of at most 70, no file-scope mutable state.
+//! `cargo xtask limits`: files of at most 1,000 lines, functions of at most 100, no file-scope mutable state.
 //!
 //! Called by people and by `ci`. Works on syntax trees, so strings and comments fool it not; test code is exempt.
 
@@ -15,8 +15,8 @@ use crate::report::Findings;
 use crate::source::{self, Source};
 use crate::workspace::{Crate, Workspace};
 
-const FILE_LINES_MAX: usize = 600;
-const FUNCTION_LINES_MAX: usize = 70;
+const FILE_LINES_MAX: usize = 1000;
+const FUNCTION_LINES_MAX: usize = 100;
 
 /// Where the exceptions stand, relative to the root.
 const ALLOW_LIST: &str = "xtask/limits.toml";

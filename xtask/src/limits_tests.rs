@@ -15,25 +15,25 @@ fn function(lines: usize) -> String {
 
 #[test]
 fn an_overlong_function_is_caught() {
-    assert!(check(&function(70)).is_clean());
-    assert!(check(&function(71)).mentions("lib.rs:1: fn long has 71 lines"));
-    let method = format!("struct S;\nimpl S {{\n{}}}\n", function(71));
+    assert!(check(&function(100)).is_clean());
+    assert!(check(&function(101)).mentions("lib.rs:1: fn long has 101 lines"));
+    let method = format!("struct S;\nimpl S {{\n{}}}\n", function(101));
     assert!(check(&method).mentions("lib.rs:3: fn long"));
-    let default = format!("trait T {{\n{}}}\n", function(71));
+    let default = format!("trait T {{\n{}}}\n", function(101));
     assert!(check(&default).mentions("lib.rs:2: fn long"));
 }
 
 #[test]
 fn docs_and_tests_do_not_count() {
-    let documented = format!("{}{}", "/// Why.\n".repeat(30), function(60));
+    let documented = format!("{}{}", "/// Why.\n".repeat(30), function(90));
     assert!(check(&documented).is_clean());
-    assert!(check(&format!("#[cfg(test)]\nmod tests {{\n{}}}\n", function(700))).is_clean());
+    assert!(check(&format!("#[cfg(test)]\nmod tests {{\n{}}}\n", function(1100))).is_clean());
 }
 
 #[test]
 fn an_overlong_file_is_caught() {
-    assert!(check(&"const A: u8 = 0;\n".repeat(600)).is_clean());
-    assert!(check(&"const A: u8 = 0;\n".repeat(601)).mentions("601 lines without tests"));
+    assert!(check(&"const A: u8 = 0;\n".repeat(1000)).is_clean());
+    assert!(check(&"const A: u8 = 0;\n".repeat(1001)).mentions("1001 lines without tests"));
 }
 
 #[test]

@@ -19,9 +19,12 @@ mod floors;
 mod fuzz_list;
 mod limits;
 mod mutants;
+mod names;
 #[cfg(test)]
 mod on_gpu_tests;
 mod profile;
+mod prose;
+mod ratchet;
 mod report;
 #[cfg(test)]
 mod script_tests;
@@ -29,6 +32,7 @@ mod shell;
 mod source;
 mod suite;
 mod unsafe_budget;
+mod words;
 mod workspace;
 
 use std::path::PathBuf;
@@ -59,6 +63,24 @@ enum Command {
     /// Counts unsafe against the table in docs/unsafe.md.
     UnsafeBudget {
         /// Writes the counts into the table instead.
+        #[arg(long)]
+        update: bool,
+    },
+    /// Counts names that do not explain themselves against xtask/names.toml.
+    Names {
+        /// Prints each place of one crate instead.
+        #[arg(long, value_name = "CRATE", conflicts_with = "update")]
+        list: Option<String>,
+        /// Records figures that have fallen, and prints the shares of the whole workspace.
+        #[arg(long)]
+        update: bool,
+    },
+    /// Counts habits of prose against xtask/words.toml.
+    Words {
+        /// Prints each place of one crate, of "documents" or of "include" instead.
+        #[arg(long, value_name = "CRATE", conflicts_with = "update")]
+        list: Option<String>,
+        /// Records rates that have fallen, and prints those of the whole workspace.
         #[arg(long)]
         update: bool,
     },
@@ -135,6 +157,12 @@ fn dispatch(command: Command) -> Result<bool> {
         Command::Limits => Ok(shown("limits", &limits::run(&workspace)?)),
         Command::UnsafeBudget { update } => {
             Ok(shown("unsafe-budget", &unsafe_budget::run(&workspace, update)?))
+        }
+        Command::Names { list, update } => {
+            Ok(shown("names", &names::run(&workspace, list.as_deref(), update)?))
+        }
+        Command::Words { list, update } => {
+            Ok(shown("words", &words::run(&workspace, list.as_deref(), update)?))
         }
         Command::Bindings { check: _, header: Some(header) } => {
             Ok(shown("bindings", &bindings::run_against(&workspace, &header)?))
