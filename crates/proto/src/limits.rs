@@ -162,8 +162,9 @@ pub const STRANGER_OPEN_COST: u32 = 64;
 /// the oldest.
 pub const INVITED_STREAMS_MAX: usize = 8;
 
-/// The same of all processes of other hosts together.
-pub const INVITED_REMOTE_MAX: usize = 1024;
+/// The same of all processes of other hosts together, which the kernel does not tell apart: as many ranks of a large job may wait for an accept at
+/// once, and one more would end the oldest of them.
+pub const INVITED_REMOTE_MAX: usize = 8192;
 
 /// Links that a member of a one-sided job may ask a process for at once, on one control stream: more than it has streams and paths.
 pub const DIALS_BURST: u32 = 512;

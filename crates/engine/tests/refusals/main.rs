@@ -29,7 +29,7 @@ fn a_child_plays_its_trials() {
     let cases = SUITES.iter().find(|(name, ..)| *name == suite);
     let (_, cases, refused) = cases.unwrap_or_else(|| panic!("no suite {suite}"));
     let case = cases.iter().find(|(name, _)| *name == case).unwrap_or_else(|| panic!("no case {case}"));
-    trials::play(case, *refused);
+    trials::play(case, *refused, trials::Small::Counted);
 }
 
 #[test]

@@ -66,7 +66,7 @@ fn a_child_plays_its_trials() {
     let Some((_, case)) = trials::asked() else { return };
     fabric().unwrap();
     let case = ALL.iter().find(|(name, _)| *name == case).unwrap_or_else(|| panic!("no case {case}"));
-    trials::play(case, trials::Refused::OneOfEachSize);
+    trials::play(case, trials::Refused::OneOfEachSize, trials::Small::Counted);
 }
 
 #[test]

@@ -46,7 +46,7 @@ fn a_child_plays_its_trials() {
         if suite.starts_with("the plugin") {
             plugin::warm_up(start::large_left);
         }
-        trials::play(case, trials::Refused::OneOfEachSize);
+        trials::play(case, trials::Refused::OneOfEachSize, trials::Small::Counted);
     });
 }
 

@@ -123,7 +123,7 @@ fn regions() -> Outcome {
 fn a_child_plays_its_trials() {
     let Some((_, case)) = trials::asked() else { return };
     let case = ALL.iter().find(|(name, _)| *name == case).unwrap_or_else(|| panic!("no case {case}"));
-    trials::play(case, trials::Refused::OneOfEachSize);
+    trials::play(case, trials::Refused::OneOfEachSize, trials::Small::KeptByOthers);
 }
 
 #[test]
