@@ -8,11 +8,14 @@ use anyhow::Result;
 use comfy_table::Table;
 
 use crate::report::{self, Findings};
-use crate::workspace::Workspace;
+use crate::workspace::{Workspace, long_name};
 use crate::{abi, bindings, deny, floors, fuzz_list, limits, names, shell, unsafe_budget, words};
 
 /// A named check.
 type Step = (&'static str, fn(&Workspace) -> Result<Findings>);
+
+/// The packages that users install or link.
+const SHIPPED: [&str; 5] = ["cli", "nccl", "nvshmem", "shmem", "trunkline"];
 
 /// Checks of the source alone, cheap ones first: a formatting slip should not cost a build.
 const SOURCE: &[Step] = &[
@@ -24,6 +27,7 @@ const SOURCE: &[Step] = &[
     ("words", |workspace| words::run(workspace, None, false)),
     ("fuzz-list", |workspace| fuzz_list::run(workspace, false)),
     ("clippy", clippy),
+    ("shipped", check_shipped),
     ("deny", deny::run),
 ];
 
@@ -74,6 +78,20 @@ fn fmt(workspace: &Workspace) -> Result<Findings> {
 fn clippy(workspace: &Workspace) -> Result<Findings> {
     let args = ["--quiet", "--workspace", "--all-targets", "--", "-D", "warnings"];
     cargo_component(workspace, ("clippy", "clippy"), &args)
+}
+
+/// Checks the shipped packages with their own features alone: builds of tests have features of theirs, too, and hide calls that only those have.
+fn check_shipped(workspace: &Workspace) -> Result<Findings> {
+    let mut findings = Findings::default();
+    let mut command = shell::cargo_command(&workspace.root);
+    command.args(["check", "--quiet"]);
+    for name in SHIPPED {
+        command.args(["--package", &long_name(name)]);
+    }
+    if !command.status()?.success() {
+        findings.add("shipped", "the shipped packages do not compile with their own features; see above");
+    }
+    Ok(findings)
 }
 
 /// Runs a cargo command that comes with an optional component of the toolchain.

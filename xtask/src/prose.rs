@@ -71,12 +71,10 @@ impl SourceReader {
 
     fn read_code(&mut self, token: &Token, part: &str, line: usize) {
         match token.kind {
-            TokenKind::Ident if self.follows_fn => {
-                if std::mem::take(&mut self.is_test) {
-                    self.found.push(Passage { line, text: part.replace('_', " ") });
-                }
+            TokenKind::Ident if self.follows_fn && std::mem::take(&mut self.is_test) => {
+                self.found.push(Passage { line, text: part.replace('_', " ") });
             }
-            TokenKind::Ident if part == "test" => self.is_test = true,
+            TokenKind::Ident if part == "test" && !self.follows_fn => self.is_test = true,
             TokenKind::Literal { kind: LiteralKind::Str { .. } | LiteralKind::RawStr { .. }, .. } => {
                 let text = part.trim_start_matches(['r', '#', '"']).trim_end_matches(['"', '#']);
                 // A backslash at the end of a line joins it with the next one.

@@ -27,8 +27,14 @@ const LONGEST: [(&str, &str); 7] = [
     ("shmem", "programs"),
 ];
 
-/// Programs that measure the machine's rates, or all of its processes: they run alone, after the others.
-const ALONE: [(&str, &str); 1] = [("devq", "lines")];
+/// Programs that measure the machine's rates or all of its processes, or flood it: they run alone, after the others.
+const ALONE: [(&str, &str); 2] = [("devq", "lines"), ("tests", "hostile")];
+
+/// Tests that assert times which a busy machine does not keep, by the beginning of their names: they run after the others, beside one another.
+const ALONE_TESTS: [(&str, &str, &str); 1] = [("tests", "main", "hosts::cuts::")];
+
+/// Programs that claim times of hosts and cables and mostly wait for those. The others run at a lower priority beside them.
+const TIMED: [(&str, &str); 1] = [("tests", "main")];
 
 /// Arguments of `cargo xtask suite`.
 #[derive(Debug, clap::Args)]
@@ -68,7 +74,22 @@ impl TestProgram {
     }
 
     fn runs_alone(&self) -> bool {
-        ALONE.iter().any(|(package, target)| self.package == *package && self.target == *target)
+        self.is_in(&ALONE)
+    }
+
+    /// Beginning of the names of its tests that run alone.
+    fn tests_alone(&self) -> Option<&'static str> {
+        let is_it =
+            |(package, target, _): &&(&str, &str, &str)| self.package == *package && self.target == *target;
+        ALONE_TESTS.iter().find(is_it).map(|(_, _, tests)| *tests)
+    }
+
+    fn is_timed(&self) -> bool {
+        self.is_in(&TIMED)
+    }
+
+    fn is_in(&self, list: &[(&str, &str)]) -> bool {
+        list.iter().any(|(package, target)| self.package == *package && self.target == *target)
     }
 }
 
@@ -90,6 +111,11 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<bool> {
     let (alone, beside): (Vec<_>, Vec<_>) = programs.into_iter().partition(TestProgram::runs_alone);
     let processors = std::thread::available_parallelism().map_or(1, usize::from);
     let mut ended = run_all(&beside, options.jobs.unwrap_or(processors), options)?;
+    for program in &beside {
+        if let Some(tests) = program.tests_alone() {
+            ended.push(run_program(program, &[tests], options)?);
+        }
+    }
     ended.extend(run_all(&alone, 1, options)?);
     run_again(&ended, options)
 }
@@ -133,7 +159,8 @@ fn run_all<'a>(programs: &'a [TestProgram], jobs: usize, options: &Options) -> R
     let work = || -> Result<Vec<EndedProgram<'a>>> {
         let mut ended = Vec::new();
         while let Some(program) = next() {
-            ended.push(run_program(program, options)?);
+            let skip = program.tests_alone().map(|tests| ["--skip", tests]);
+            ended.push(run_program(program, skip.as_ref().map_or(&[], <[_; 2]>::as_slice), options)?);
         }
         Ok(ended)
     };
@@ -148,16 +175,23 @@ fn run_all<'a>(programs: &'a [TestProgram], jobs: usize, options: &Options) -> R
 }
 
 fn command(program: &TestProgram) -> Command {
-    let mut command = Command::new(&program.file);
+    let mut command = match program.is_timed() || program.runs_alone() {
+        true => Command::new(&program.file),
+        false => {
+            let mut nice = Command::new("nice");
+            nice.args(["-n", "5"]).arg(&program.file);
+            nice
+        }
+    };
     command.current_dir(&program.dir).env("CARGO_MANIFEST_DIR", &program.dir);
     command
 }
 
 /// Runs one program; its output is printed in one piece, so that lines of two programs never mix.
-fn run_program<'a>(program: &'a TestProgram, options: &Options) -> Result<EndedProgram<'a>> {
+fn run_program<'a>(program: &'a TestProgram, filter: &[&str], options: &Options) -> Result<EndedProgram<'a>> {
     let began = Instant::now();
     let limit = Duration::from_secs(60 * options.limit_min);
-    let (ended, printed) = shell::run_limited(command(program).args(&options.arguments), limit)?;
+    let (ended, printed) = shell::run_limited(command(program).args(&options.arguments).args(filter), limit)?;
     let name = format!("{} {}", program.package, program.target);
     println!("\n     Running {name} ({:.1} s)", began.elapsed().as_secs_f64());
     let failed = if ended == Ended::Failed { failed_tests(&printed) } else { Vec::new() };
@@ -264,6 +298,20 @@ mod tests {
         let (_second, two) = program(&meet("b", "a"));
         let programs = [one, two];
         assert!(run_all(&programs, 2, &options()).unwrap().iter().all(|ended| !ended.is_lost));
+    }
+
+    /// Tests that run alone are left out beside other programs, and are all that runs then.
+    #[test]
+    fn tests_that_run_alone_are_run_once() {
+        let told = tempfile::tempdir().unwrap();
+        let arguments = told.path().join("arguments");
+        let (_dir, mut one) = program(&format!("echo \"$@\" >> {}", arguments.display()));
+        (one.package, one.target) = ("tests".to_owned(), "main".to_owned());
+        let programs = [one];
+        run_all(&programs, 1, &options()).unwrap();
+        run_program(&programs[0], &[programs[0].tests_alone().unwrap()], &options()).unwrap();
+        let lines = std::fs::read_to_string(arguments).unwrap();
+        assert_eq!(lines, "--skip hosts::cuts::\nhosts::cuts::\n");
     }
 
     /// A libtest program in the shell: its one test passes from the second run on, or never.

@@ -163,12 +163,18 @@ impl<M: IpcMemory, S: OobStream> Endpoint<M, S> {
                 let matched = of(bytes.len() as u64, SlotId::from_bits(0));
                 let part = bytes.get(..matched.want as usize).unwrap_or_default();
                 if !part.is_empty() && is_copied_ahead(self.node.memory(), &into, self.mutant) {
-                    let kept = Memory::heap(part.len());
-                    // It has as many bytes.
-                    let _ = kept.write(0, part);
+                    let kept = Memory::try_heap(part.len()).inspect(|kept| {
+                        // It has as many bytes.
+                        let _ = kept.write(0, part);
+                    });
                     self.give_back(bytes);
-                    self.set(id, Receiving { buffer: into, way: Got::Eager(matched) });
-                    self.take_eager_ahead(id, matched, EagerSource::Kept(kept));
+                    match kept {
+                        Ok(kept) => {
+                            self.set(id, Receiving { buffer: into, way: Got::Eager(matched) });
+                            self.take_eager_ahead(id, matched, EagerSource::Kept(kept));
+                        }
+                        Err(error) => self.end(id, Err(Failed::from(CopyError::from(error)))),
+                    }
                     return Ok(RequestId(id));
                 }
                 let written = if part.is_empty() { Ok(()) } else { into.write(self.node.memory(), 0, part) };

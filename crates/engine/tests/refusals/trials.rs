@@ -139,10 +139,10 @@ pub(crate) enum Refused {
 
 /// Whether small allocations that a run leaves are a leak.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[allow(dead_code, reason = "each of the programs that play trials is of one kind")]
 pub(crate) enum Small {
     Counted,
     /// A library that stands in for another one keeps some of each run.
-    #[allow(dead_code, reason = "only some of the programs that play trials have such a library")]
     KeptByOthers,
 }
 

@@ -28,13 +28,11 @@ fn limit(peer_time: Duration, gap: Duration) -> Duration {
     PATIENCE + (2 * peer_time + gap + PATIENCE / 4) * rounds() as u32
 }
 
-/// Both cables are in use, and no queue grows. The processes leave the processors to others between two messages: many such tests run
-/// beside one another, and each asserts a time.
+/// Both cables are in use, and no queue grows.
 fn settle(setting: Setting, peer_time: Duration) -> Setting {
     let setting = setting.env("TRUNKLINE_RAIL_TIME_MS", RAIL_TIME.as_millis());
     let setting = setting.env("TRUNKLINE_PEER_TIME_MS", peer_time.as_millis());
-    let setting = setting.env("TEST_LENGTH", 64 << 10).env("TEST_WINDOW", 2).env("TEST_REST_US", 10_000);
-    setting.env("TEST_IDLE_US", 1_000)
+    setting.env("TEST_LENGTH", 64 << 10).env("TEST_WINDOW", 2).env("TEST_REST_US", 10_000)
 }
 
 /// Each round begins with one cable that both ends have given up. It is whole again, and the other one is cut after `gap`.

@@ -23,8 +23,8 @@ scenarios! {
 const LENGTHS: [usize; 9] = [1, 3000, 65_537, 1 << 20, 8192, 300_001, 70_000, 17, (2 << 20) + 5];
 /// Requests under way, each way.
 const WINDOW: usize = 8;
-/// Pause of a process that has nothing to do, in microseconds, unless `TEST_IDLE_US` says another one.
-const IDLE_US: usize = 20;
+/// Pause of a process that has nothing to do.
+const IDLE: Duration = Duration::from_micros(20);
 /// How often the file is looked for.
 const LOOK_EVERY: Duration = Duration::from_millis(2);
 /// And how often it is said what carries.
@@ -287,7 +287,6 @@ struct Stream {
     file: PathBuf,
     /// Where it is said what carries, if anybody wants to know.
     carrying: Option<PathBuf>,
-    idle: Duration,
     looked: Instant,
     said: Instant,
     started: Instant,
@@ -310,9 +309,8 @@ impl Stream {
         let folder = file.parent().expect("its folder");
         let carrying = number("TEST_SAYS").map(|_| Carrying::file(folder, scene.role));
         scene.meet();
-        let idle = Duration::from_micros(number("TEST_IDLE_US").unwrap_or(IDLE_US) as u64);
         let now = Instant::now();
-        Self { net, ways, comms, file, carrying, idle, looked: now, said: now, started: now }
+        Self { net, ways, comms, file, carrying, looked: now, said: now, started: now }
     }
 
     /// One step each way. While there is nothing to do, others have the processor.
@@ -322,7 +320,7 @@ impl Stream {
             moved |= way.step(&self.net)?;
         }
         if !moved {
-            std::thread::sleep(self.idle);
+            std::thread::sleep(IDLE);
         }
         Ok(())
     }
