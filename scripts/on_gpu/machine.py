@@ -36,7 +36,7 @@ CAPABILITY = (75, 76)
 NUMBERS = {"GPU_DIRECT_RDMA_FLUSH_WRITES_OPTIONS", "GPU_DIRECT_RDMA_WRITES_ORDERING"}
 
 # What checks need besides a GPU and NVRTC.
-NAMES = {"torch": "PyTorch", "nvshmem": "NVSHMEM", "mps": "MPS daemon"}
+NAMES = {"torch": "PyTorch", "mps": "MPS daemon"}
 
 # What the libraries of the driver report.
 ASKED = ["driver", "cuda", "card", "compute_capability", "memory_bytes", "bar1_bytes", "bar1_used_bytes", "gdrcopy"]
@@ -186,8 +186,6 @@ def missing(facts, need):
         return None if facts["card"] else f"no GPU: {facts['unknown'].get('card')}"
     if need == "torch":
         return None if facts["versions"]["torch"] else f"{sys.executable} has no PyTorch"
-    if need == "nvshmem":
-        return None if facts["versions"]["nvshmem"] else f"{sys.executable} has no NVSHMEM"
     if need == "nvrtc":
         return None if facts["libraries"]["nvrtc"] else "no libnvrtc.so.12 or newer beside PyTorch, in /usr/local/cuda or kept by scripts/device-header"
     if need == "mps":

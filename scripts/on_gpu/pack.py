@@ -17,7 +17,7 @@ import shutil
 import subprocess
 import tempfile
 
-from . import nccl_wheel
+from . import wheel
 
 SCHEMA = 1
 MANIFEST = "manifest.json"
@@ -59,8 +59,11 @@ PROGRAMS = [
 ]
 
 
-def make(root, folder, profile, checks, max_mib, nccl=None):
-    """Builds, strips and compresses all that the checks need, and writes the manifest last, so that half a pack is none."""
+def make(root, folder, profile, checks, max_mib, wheels=()):
+    """Builds, strips and compresses all that the checks need, and writes the manifest last, so that half a pack is none.
+
+    `wheels`: for each its requirement, the paths of its libraries, and the architecture whose code is kept.
+    """
     for tool, package in [(STRIP, "binutils"), ("cc", "gcc")]:
         if not shutil.which(tool):
             raise PackError(f"there is no {tool}; install {package}")
@@ -70,12 +73,11 @@ def make(root, folder, profile, checks, max_mib, nccl=None):
         for name, path in built.items():
             ran([STRIP, "--strip-unneeded", "-o", stripped / name, path], f"strip {path}")
         ran(["cc", "-O1", "-shared", "-fPIC", "-o", stripped / "libhostname.so", root / HOSTNAME], f"compile {HOSTNAME}")
-        if nccl:
-            wheel, arch = nccl
+        for requirement, members, arch in wheels:
             try:
-                nccl_wheel.fetch(wheel, stripped / "libnccl.so.2", arch)
-            except (nccl_wheel.FormatError, OSError, subprocess.SubprocessError, KeyError) as error:
-                raise PackError(f"packing NCCL from {wheel}: {error}") from None
+                wheel.fetch(requirement, members, stripped, arch)
+            except (wheel.FormatError, OSError, subprocess.SubprocessError, KeyError) as error:
+                raise PackError(f"packing libraries of {requirement}: {error}") from None
         tests = {check.name: count_tests(check, stripped) for check in checks if check.command[0].startswith("{pack}") and check.counts == "tests"}
         head = {"commit": git(root, "rev-parse", "HEAD"), "changed": bool(git(root, "status", "--porcelain")), "profile": profile}
         write(folder, stripped, head | {"tests": tests}, max_mib)
@@ -141,7 +143,7 @@ def write(folder, source, head, max_mib):
         print(f"{file['name']:24} {file['bytes'] / 2**20:7.1f} MiB, packed {file['packed_bytes'] / 2**20:6.1f} MiB")
     if total > max_mib * 2**20:
         shutil.rmtree(folder)
-        raise PackError(f"the pack would have {total / 2**20:.1f} MiB, and at most {max_mib:g} MiB travel; leave out --with-nccl, or raise --max-mib")
+        raise PackError(f"the pack would have {total / 2**20:.1f} MiB, and at most {max_mib:g} MiB travel; leave out --with-nccl and --with-nvshmem, or raise --max-mib")
     manifest = {"schema": SCHEMA, "host": platform.machine()} | head | {"files": files}
     (folder / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n")
     print(f"packed {total / 2**20:.1f} MiB into {folder}", flush=True)

@@ -189,6 +189,18 @@ def judge(check, status, output, skips, expected):
     return judge_rows(check, output) if check.counts == "rows" else judge_tests(output, skips, expected)
 
 
+def rows_of(output):
+    """Returns the objects of JSON that a check printed, one on a line."""
+    rows = []
+    for line in output.splitlines():
+        try:
+            row = json.loads(line)
+        except ValueError:
+            continue
+        rows += [row] if isinstance(row, dict) else []
+    return rows
+
+
 def judge_tests(output, skips, expected):
     passed = sum(int(passed) for passed, _ in SUMMARY.findall(output))
     tests = passed - len(skips)
@@ -198,18 +210,12 @@ def judge_tests(output, skips, expected):
         return {"outcome": "skipped", "reason": skips[0], "tests": 0}
     if expected and passed != expected:
         return {"outcome": "failed", "reason": f"{passed} tests ran, and the pack has {expected}", "tests": tests}
-    return {"outcome": "passed", "tests": tests}
+    return {"outcome": "passed", "tests": tests, "rows": rows_of(output)}
 
 
 def judge_rows(check, output):
-    rows = []
-    for line in output.splitlines():
-        try:
-            rows.append(json.loads(line))
-        except ValueError:
-            continue
-    texts = [json.dumps(row) for row in rows if isinstance(row, dict)]
-    wanted = [json.loads(text) for text in texts if check.row in text]
+    rows = rows_of(output)
+    wanted = [row for row in rows if check.row in json.dumps(row)]
     if skipped := next((row["skipped"] for row in wanted if row.get("skipped")), None):
         return {"outcome": "failed", "reason": f"the program skipped it: {skipped}", "rows": rows}
     if not wanted:

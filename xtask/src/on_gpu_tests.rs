@@ -212,6 +212,7 @@ fn output_is_judged_by_what_ran() {
         check
     };
     let none = check("none", "echo 'test result: ok. 0 passed; 0 failed'", 30.0);
+    let figures = r#"echo '{"net": "socket", "gbs": 2.5}'; echo 'test result: ok. 1 passed; 0 failed'"#;
     let skips = "echo 'one: no device' >> $TRUNKLINE_SKIP_LOG; echo 'test result: ok. 2 passed; 0 failed'";
     let all = format!("{skips}; echo 'two: no device' >> $TRUNKLINE_SKIP_LOG");
     let absent = check("absent", "echo 'install PyTorch'; exit 77", 30.0);
@@ -224,6 +225,7 @@ fn output_is_judged_by_what_ran() {
         rows("wrong", r#"{"way": "M2", "wrong": 1}"#),
         rows("other", r#"{"way": "M1", "wrong": 0}"#),
         rows("left out", r#"{"way": "M2", "skipped": "no NVRTC"}"#),
+        check("figures", figures, 30.0),
     ];
     let trial = Trial::new(&checks);
     assert_eq!(trial.run(&[]).status.code(), Some(1));
@@ -236,6 +238,7 @@ fn output_is_judged_by_what_ran() {
         ["wrong", "failed", "rows have wrong bytes"],
         ["other", "failed", "no row has \"M2\""],
         ["left out", "failed", "the program skipped it: no NVRTC"],
+        ["figures", "passed", ""],
     ];
     assert_eq!(trial.outcomes(), expected);
     let results = trial.results();
@@ -244,6 +247,7 @@ fn output_is_judged_by_what_ran() {
         (&1.into(), &"one: no device".into())
     );
     assert_eq!(results["checks"][4]["rows"], json!([{"way": "M2", "wrong": 0}]));
+    assert_eq!(results["checks"][8]["rows"], json!([{"net": "socket", "gbs": 2.5}]));
 }
 
 #[test]
@@ -464,7 +468,7 @@ fn the_table_is_listed_and_arguments_are_checked() {
 /// A library as NCCL's: two sections of device code, each a chain of containers with images of several architectures.
 const LIBRARY: &str = "
 import struct
-from on_gpu import nccl_wheel
+from on_gpu import wheel
 def image(arch, text, kind=2):
     text = text.ljust(64, b'.')
     return struct.pack('<HHIQ12xI32x', kind, 1, 64, len(text), arch) + text
@@ -481,8 +485,8 @@ def library(linked, parts):
     head = b'\\x7fELF\\x02\\x01'.ljust(40, b'\\0') + struct.pack('<Q', at + len(body)) + bytes(10) + struct.pack('<3H', 64, 4, 3)
     return bytearray(head + body + b''.join(table))
 def kept(made, arch):
-    try: print(nccl_wheel.keep_arch(made, arch), end=' ')
-    except nccl_wheel.FormatError as error: print(error)
+    try: print(wheel.keep_arch(made, arch), end=' ')
+    except wheel.FormatError as error: print(error)
 linked = container(image(80, b'linked-80'), image(90, b'linked-90')) + bytes(8) + container(image(90, b'text-90', 1))
 made = library(linked, container(image(80, b'part-80'), image(90, b'part-90')))
 length, head = len(made), bytes(made[:64])

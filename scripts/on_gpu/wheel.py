@@ -1,4 +1,4 @@
-"""NCCL's library from its wheel, made small: the code of all architectures but one is zeroed in place, so that it compresses to almost nothing.
+"""Libraries of NCCL and NVSHMEM from their wheels, made small: the code of all architectures but one is zeroed in place, and compresses to almost nothing.
 
 The library keeps its length and every offset; the driver chooses by the header of each image, and reads the images of its own architecture alone.
 What its sections of device code have is a chain of containers, each a header (magic, version, header size, size) and a chain of images. Of an image's
@@ -20,7 +20,9 @@ IMAGE_HEADER_MIN = 64
 KINDS = {1: "PTX", 2: "machine code"}
 # Linked code, and what it was linked from.
 SECTIONS = [".nv_fatbin", "__nv_relfatbin"]
-LIBRARY = "nvidia/nccl/lib/libnccl.so.2"
+NCCL = ("nvidia/nccl/lib/libnccl.so.2",)
+# With the library by which processes meet without MPI.
+NVSHMEM = ("nvidia/nvshmem/lib/libnvshmem_host.so.3", "nvidia/nvshmem/lib/nvshmem_bootstrap_uid.so.3")
 FETCH_LIMIT_S = 900
 
 
@@ -28,16 +30,17 @@ class FormatError(Exception):
     """A file that is not what this module knows, and where."""
 
 
-def fetch(requirement, to, arch):
-    """Has pip fetch a wheel of NCCL, as `nvidia-nccl-cu12==2.28.9`, and writes its library without the code of other architectures."""
-    with tempfile.TemporaryDirectory(prefix="on-gpu.nccl.") as folder:
+def fetch(requirement, members, to, arch):
+    """Has pip fetch a wheel, as `nvidia-nccl-cu12==2.28.9`, and writes some of its libraries to a folder, the first without other architectures' code."""
+    with tempfile.TemporaryDirectory(prefix="on-gpu.wheel.") as folder:
         command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary", ":all:", "--dest", folder, requirement]
         subprocess.run(command, timeout=FETCH_LIMIT_S, check=True)
         wheel = next(pathlib.Path(folder).glob("*.whl"))
         with zipfile.ZipFile(wheel) as archive:
-            library = bytearray(archive.read(LIBRARY))
-    kept, zeroed = keep_arch(library, arch)
-    to.write_bytes(library)
+            libraries = {pathlib.Path(member).name: bytearray(archive.read(member)) for member in members}
+    kept, zeroed = keep_arch(next(iter(libraries.values())), arch)
+    for name, library in libraries.items():
+        (to / name).write_bytes(library)
     print(f"{wheel.name}: kept {kept} images for architecture {arch}, zeroed {zeroed} others", flush=True)
 
 
