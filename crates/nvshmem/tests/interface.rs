@@ -232,6 +232,45 @@ fn passes(version: u8, scenario: &str, ways: &[(Way, usize)]) -> String {
 const ALL: [(Way, usize); 8] =
     [(AUTO, 2), (AUTO, 4), (SHM, 2), (TCP, 2), (TCP, 4), (THREE_NICS, 2), (OFI, 2), (RXM, 2)];
 
+/// A library that opens a transport by its name, and looks beside itself before `LD_LIBRARY_PATH`, as NVSHMEM's wheels have it.
+const OPENER: &str = r#"
+#include <dlfcn.h>
+int is_ours(void) {
+    void *transport = dlopen("nvshmem_transport_libfabric.so.6", RTLD_NOW);
+    return transport && dlsym(transport, "nvshmemt_init");
+}
+"#;
+
+/// Compiles a library, or a program, with the system's compiler.
+fn compile_c(to: &Path, source: &str, arguments: &[&str]) {
+    let file = to.with_extension("c");
+    std::fs::write(&file, source).unwrap();
+    let status = Command::new("cc").arg("-o").arg(to).arg(&file).args(arguments).status();
+    assert!(status.unwrap_or_else(|error| panic!("a C compiler is needed: {error}")).success());
+}
+
+/// As docs/nvshmem.md has it: both variables.
+#[test]
+fn a_transport_beside_the_host_library_does_not_hide_ours() {
+    let folder = tempfile::tempdir().unwrap();
+    let [wheel, ours] = ["wheel", "ours"].map(|name| folder.path().join(name));
+    for made in [&wheel, &ours] {
+        std::fs::create_dir(made).unwrap();
+    }
+    let name = "nvshmem_transport_libfabric.so.6";
+    compile_c(&wheel.join(name), "int nothing;", &["-shared", "-fPIC"]);
+    let first = "-Wl,-rpath,$ORIGIN,--disable-new-dtags";
+    compile_c(&wheel.join("libopener.so"), OPENER, &["-shared", "-fPIC", first, "-ldl"]);
+    let program = folder.path().join("program");
+    let link = ["-L", wheel.to_str().unwrap(), "-lopener"];
+    compile_c(&program, "int is_ours(void); int main(void) { return !is_ours(); }", &link);
+    std::os::unix::fs::symlink(library(), ours.join(name)).unwrap();
+    let mut command = Command::new(&program);
+    command.env("LD_LIBRARY_PATH", format!("{}:{}", ours.display(), wheel.display()));
+    assert!(!command.status().unwrap().success(), "the path alone finds the library beside the opener");
+    assert!(command.env("LD_PRELOAD", name).status().unwrap().success(), "ours is loaded by its name");
+}
+
 #[test]
 fn the_host_moves_bytes() {
     passes(4, "moves", &ALL);

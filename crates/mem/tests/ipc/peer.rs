@@ -580,7 +580,7 @@ impl Server {
                 reply(&[batch.map_or(0, |CopyBatch(number)| number)])
             }
             Op::BeginFill => {
-                let (heap, mut batch) = (Memory::heap(b as usize), None);
+                let (heap, mut batch) = (Memory::try_heap(b as usize).unwrap(), None);
                 for (at, offset) in (0..b).step_by(8).enumerate() {
                     heap.write(offset, &c.wrapping_add(d.wrapping_mul(at as u64)).to_le_bytes()).unwrap();
                 }
