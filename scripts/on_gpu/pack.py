@@ -27,6 +27,9 @@ EMPTY = {"commit": None, "changed": None, "profile": None, "tests": {}}
 STRIP = "strip"
 HOSTNAME = "scripts/on_gpu/hostname.c"
 BUILD_LIMIT_S = 3600
+# The profile of what users install, and where `cargo xtask dist` builds it: in `target` the profile's own folder is the distribution.
+SHIPPED = "dist"
+SHIPPED_FOLDER = "target/dist-build"
 # A higher one takes three times as long and saves a tenth.
 XZ_PRESET = 3
 
@@ -92,6 +95,8 @@ def build(root, profile):
     if profile == "dev":
         return find(root, cargo(root, [*command, "--lib", "--bin", "trunkline"]), TESTS + PROGRAMS)
     programs = ["cargo", "build", "--profile", profile] + [f"--package=trunkline-{name}" for name in ["nccl", "nvshmem", "cli"]]
+    if profile == SHIPPED:
+        programs += ["--target-dir", SHIPPED_FOLDER]
     return find(root, cargo(root, command), TESTS) | find(root, cargo(root, programs), PROGRAMS)
 
 
