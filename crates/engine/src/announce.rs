@@ -12,6 +12,7 @@ use trunkline_proto::xfer::table;
 use crate::CommFault;
 use crate::rails::Rails;
 use crate::recv::{Place, RecvLane};
+use crate::request::Requests;
 use crate::run::Run;
 
 /// Polls after which records of small receives wait no longer.
@@ -20,12 +21,16 @@ const PATIENCE: u32 = 64;
 impl RecvLane {
     /// Writes records that are due with this poll, and posts what waited for credit.
     #[inline]
-    pub(crate) fn go_on(&mut self, rails: &mut Rails<impl Rail>) -> Result<(), CommFault> {
+    pub(crate) fn go_on(
+        &mut self,
+        rails: &mut Rails<impl Rail>,
+        requests: &Requests,
+    ) -> Result<(), CommFault> {
         if self.announces() {
             self.announce_rest(rails)?;
             rails.flush();
         }
-        self.post_due(rails)
+        self.post_due(rails, requests)
     }
 
     /// Whether records that wait are due with this poll: long before the sender is out of eager credits, which come back

@@ -476,7 +476,7 @@ impl Open {
     ) -> Result<(), CommFault> {
         match &mut self.side {
             Side::Send(lane) => lane.settle(rails, requests, at, told.standing.as_ref()),
-            Side::Recv(lane) => lane.settle(rails, at, told.next),
+            Side::Recv(lane) => lane.settle(rails, requests, at, told.next),
         }
     }
 

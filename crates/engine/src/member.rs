@@ -242,7 +242,7 @@ impl Open {
     #[inline]
     pub(crate) fn go_on(&mut self, rails: &mut Rails<impl Rail>, requests: &Requests) {
         let posted = match &mut self.side {
-            Side::Recv(lane) => lane.go_on(rails),
+            Side::Recv(lane) => lane.go_on(rails, requests),
             Side::Send(lane) => {
                 if !self.link_down {
                     lane.polled(rails, requests);

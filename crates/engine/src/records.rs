@@ -4,7 +4,7 @@
 
 use std::collections::VecDeque;
 
-use trunkline_fabric::{Caps, LinkAddress, LinkError, Op, Rail, Remote, Source, Status};
+use trunkline_fabric::{Caps, LinkAddress, LinkError, Op, PostError, Rail, Remote, Source, Status};
 use trunkline_proto::limits::{
     EAGER_CREDITS_MAX, LINKS_MAX, MAILBOX_SLOTS, RECV_BUFFERS_MAX, RECVS_MAX, SENDS_MAX,
 };
@@ -37,6 +37,18 @@ pub(crate) enum Flushed {
     Host,
     /// That of a device, to the device: a byte of it.
     Device(Place),
+}
+
+/// A flush that is not posted over all links yet.
+#[derive(Clone, Copy)]
+pub(crate) struct DueFlush {
+    /// Its request.
+    slot: u16,
+    what: Flushed,
+    /// Over several paths: those over which it is still to be posted. `None`: they have not been chosen.
+    due: Option<[bool; LINKS_MAX]>,
+    /// It was posted over one of them at least.
+    is_begun: bool,
 }
 
 /// What a receiving lane with several paths keeps besides.
@@ -119,8 +131,8 @@ impl RecvLane {
             self.regions.hold(mr);
             self.records.reads.push((ticket.slot(), mr));
         }
-        self.flushes.push_back((ticket.slot(), what));
-        self.post_due(rails)?;
+        self.flushes.push_back(DueFlush { slot: ticket.slot(), what, due: None, is_begun: false });
+        self.post_due(rails, requests)?;
         Ok(Some(ticket))
     }
 
@@ -158,46 +170,69 @@ impl RecvLane {
         (self.flushing > 0 || !self.flushes.is_empty()) && !self.plan.mutant.is("engine-flush-needs-peer")
     }
 
-    /// Posts the flushes of a request: one over each link that may have brought bytes. False if there is no credit.
-    pub(crate) fn post_flushes(
+    /// Posts a flush over each link that may have brought bytes. False if it has to be called again: a link has no room, or none is there.
+    pub(crate) fn post_flush(
         &mut self,
         rails: &mut Rails<impl Rail>,
-        (slot, what): (u16, Flushed),
+        requests: &Requests,
+        flush: &mut DueFlush,
     ) -> Result<bool, CommFault> {
+        let (slot, wr_id) = (usize::from(flush.slot), self.part.tag | FLUSH | u64::from(flush.slot));
         if !self.paths.are_many() {
             if self.paths.lead_credits(rails) == 0 {
                 return Ok(false);
             }
-            let op = self.flush_over(0, what).ok_or(CommFault::Revoked)?;
-            self.post(rails, 0, FLUSH | u64::from(slot), op, true)?;
+            let op = self.flush_over(0, flush.what).ok_or(CommFault::Revoked)?;
+            self.post(rails, 0, FLUSH | u64::from(flush.slot), op, true)?;
             self.flushing += 1;
             return Ok(true);
         }
+        let mut due = flush.due.unwrap_or_else(|| {
+            let chosen = self.paths_to_flush();
+            self.records.flushes_left[slot] = chosen.iter().filter(|&&is_due| is_due).count() as u8;
+            chosen
+        });
+        for (at, is_due) in due.iter_mut().enumerate().take(self.paths.len()).filter(|(_, is_due)| **is_due) {
+            let op = self.flush_over(at, flush.what).ok_or(CommFault::Revoked)?;
+            let &Path { rail, link, .. } = self.paths.get(at);
+            match rails.get_mut(rail).post(link, wr_id, op, true) {
+                Ok(()) => {
+                    (*is_due, flush.is_begun) = (false, true);
+                    self.flushing += 1;
+                }
+                Err(PostError::Busy) if !self.plan.mutant.is("engine-skips-busy-flushes") => {}
+                // It has ended: its last flush shows what it has brought.
+                Err(PostError::Busy | PostError::Refused(_)) => {
+                    *is_due = false;
+                    self.records.flushes_left[slot] -= 1;
+                }
+            }
+        }
+        flush.due = Some(due);
+        let is_posted = due.iter().all(|is_due| !is_due);
+        if is_posted && self.records.flushes_left[slot] == 0 {
+            if !flush.is_begun {
+                // Without any link, it waits for the next one.
+                flush.due = None;
+                return Ok(false);
+            }
+            self.end_flush(requests, flush.slot);
+        }
+        Ok(is_posted)
+    }
+
+    /// The paths that may have brought bytes that are hidden still.
+    fn paths_to_flush(&self) -> [bool; LINKS_MAX] {
         let none_left = !self.paths.any_carries();
-        let mut used = [false; LINKS_MAX];
-        for (at, used) in used.iter_mut().enumerate().take(self.paths.len()) {
-            let leads = at == self.paths.lead();
+        let mut chosen = [false; LINKS_MAX];
+        for (at, is_chosen) in chosen.iter_mut().enumerate().take(self.paths.len()) {
             let path = self.paths.get(at);
             // The peer may use a link before this end has heard that it is up; one that is being left has brought what
             // it has brought.
-            *used = path.life.is_up() || path.life.is_joining() || path.leaving.is_some();
-            *used |= leads && none_left;
-            let works = *used && path.leaving.is_none() && !none_left;
-            if works && rails.get(path.rail).credits(path.link) == 0 {
-                return Ok(false);
-            }
+            *is_chosen = path.life.is_up() || path.life.is_joining() || path.leaving.is_some();
+            *is_chosen |= at == self.paths.lead() && none_left;
         }
-        self.records.flushes_left[usize::from(slot)] = 0;
-        for at in (0..self.paths.len()).filter(|&at| used[at]) {
-            let op = self.flush_over(at, what).ok_or(CommFault::Revoked)?;
-            let &Path { rail, link, .. } = self.paths.get(at);
-            if rails.get_mut(rail).post(link, self.part.tag | FLUSH | u64::from(slot), op, true).is_ok() {
-                self.flushing += 1;
-                self.records.flushes_left[usize::from(slot)] += 1;
-            }
-        }
-        // Without any link, it waits for the next one.
-        Ok(self.records.flushes_left[usize::from(slot)] > 0)
+        chosen
     }
 
     /// An operation of ours has completed.
@@ -218,10 +253,15 @@ impl RecvLane {
                 *left
             });
             if left == 0 {
-                self.has_read(slot);
-                requests.complete(slot, &[]);
+                self.end_flush(requests, slot);
             }
         }
+    }
+
+    /// All flushes of a request have completed.
+    fn end_flush(&mut self, requests: &Requests, slot: u16) {
+        self.has_read(slot);
+        requests.complete(slot, &[]);
     }
 
     /// A flush needs its region no longer, if it read one.
@@ -242,6 +282,7 @@ impl RecvLane {
     pub(crate) fn settle(
         &mut self,
         rails: &mut Rails<impl Rail>,
+        requests: &Requests,
         path: usize,
         next: u32,
     ) -> Result<(), CommFault> {
@@ -264,7 +305,7 @@ impl RecvLane {
             .unannounced
             .make_contiguous()
             .sort_unstable_by_key(|&(number, _)| std::cmp::Reverse(age(number)));
-        self.post_due(rails)
+        self.post_due(rails, requests)
     }
 
     /// A receive is to be announced, as soon as that may be.

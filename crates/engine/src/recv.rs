@@ -22,7 +22,7 @@ use crate::part::RecvPart;
 use crate::path::{Path, Paths};
 use crate::plan::Plan;
 use crate::rails::Rails;
-use crate::records::{Flushed, Records};
+use crate::records::{DueFlush, Records};
 use crate::regions::{NO_MR, Regions};
 use crate::request::{Requests, Ticket};
 use crate::slab::Piece;
@@ -61,8 +61,8 @@ pub(crate) struct RecvLane {
     pub(crate) waiting: [u32; EAGER_CREDITS_MAX],
     /// Polls since the first of them began to wait; all there are once they wait for credit alone.
     pub(crate) waited: u32,
-    /// Requests of flushes to post.
-    pub(crate) flushes: VecDeque<(u16, Flushed)>,
+    /// Flushes to post.
+    pub(crate) flushes: VecDeque<DueFlush>,
     /// Flushes that have not completed.
     pub(crate) flushing: u32,
     /// What several paths ask for.
@@ -120,7 +120,7 @@ pub(crate) const RANGE_FINS_BYTES: usize = ranges::SLOTS * fin::BYTES;
 /// The tables of a receiving lane, made before it takes anything else.
 pub(crate) struct RecvTables {
     records: Records,
-    flushes: VecDeque<(u16, Flushed)>,
+    flushes: VecDeque<DueFlush>,
     matched_due: VecDeque<Token>,
 }
 
@@ -388,17 +388,21 @@ impl RecvLane {
 
     /// Posts what waited for credit.
     #[inline]
-    pub(crate) fn post_due(&mut self, rails: &mut Rails<impl Rail>) -> Result<(), CommFault> {
+    pub(crate) fn post_due(
+        &mut self,
+        rails: &mut Rails<impl Rail>,
+        requests: &Requests,
+    ) -> Result<(), CommFault> {
         if self.flushes.is_empty() && self.matched_due.is_empty() && !self.records.wait() {
             return Ok(());
         }
         self.post_matched_due(rails)?;
         self.announce_due(rails)?;
-        while let Some(&flush) = self.flushes.front() {
-            if !self.post_flushes(rails, flush)? {
+        while let Some(mut flush) = self.flushes.pop_front() {
+            if !self.post_flush(rails, requests, &mut flush)? {
+                self.flushes.push_front(flush);
                 break;
             }
-            self.flushes.pop_front();
         }
         rails.flush();
         Ok(())
