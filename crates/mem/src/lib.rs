@@ -33,6 +33,7 @@ pub use memory::{live_heaps, refuse_mappings};
 pub use memory_file::create_memory_file;
 pub use page::{Page, PageView, ViewError};
 pub use shared::{Found, PeerError, Shared, map_exported};
+pub use shared_copy::{copy_shared, copy_shared_words};
 pub use statics::Statics;
 pub use trunkline_proto::reserve::OutOfMemory;
 pub use words::Words;

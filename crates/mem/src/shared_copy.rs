@@ -1,65 +1,145 @@
-//! Copies of bytes that other threads, processes or NICs may change at the same moment. [`Memory`](crate::Memory) makes all its
-//! copies here, so that safe code which uses one range from two threads meets torn bytes and no undefined behaviour.
+//! Copies of bytes that other threads, processes or NICs may change at the same moment. [`Memory`](crate::Memory) and the software NIC make
+//! all their copies here, so that two threads or processes that use one range meet torn bytes and no undefined behaviour.
 //!
 //! Rust's own copies are not atomic: two of them on the same bytes are a data race, which the compiler may assume away. These are
-//! instructions that the compiler does not look into: short copies in assembly, long ones by the C library's `memmove`, called by
-//! an address that the compiler does not know. Each is as good as a loop of relaxed atomic loads and stores of bytes, which is what the
-//! other architectures and Miri get.
+//! instructions that the compiler does not look into: long copies by the C library's `memmove`, called by an address that the compiler
+//! does not know, and short ones in assembly. Each is as good as a loop of relaxed atomic loads and stores, which is what short copies
+//! are on other architectures, and all copies under Miri.
 
-/// Copies `len` bytes; the two ranges may overlap.
+use std::ffi::c_void;
+use std::hint::black_box;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Bytes up to which a copy is made in place: beyond that a call costs less than it saves.
+const SHORT: usize = 32;
+
+/// Bytes of a word.
+const WORD: usize = size_of::<u64>();
+
+/// Copies `len` bytes; the two ranges may overlap. Other threads, processes and NICs may change either range meanwhile: the copy is then torn,
+/// unless it is of one aligned word of 8 bytes.
 ///
 /// # Safety
 /// Both ranges are mapped for as long as the call takes, the second one writable, and no Rust reference to the second one's bytes
 /// is used meanwhile, nor a mutable one to the first one's.
 #[inline]
-pub(crate) unsafe fn copy_shared(from: *const u8, to: *mut u8, len: usize) {
+pub unsafe fn copy_shared(from: *const u8, to: *mut u8, len: usize) {
+    if len > SHORT && !cfg!(miri) {
+        // SAFETY: the caller's promise.
+        unsafe { move_bytes(from, to, len) };
+        return;
+    }
     #[cfg(all(target_arch = "x86_64", not(miri)))]
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller's promise, of at most `SHORT` bytes.
     unsafe {
         x86::copy(from, to, len);
     }
     #[cfg(not(all(target_arch = "x86_64", not(miri))))]
     // SAFETY: the caller's promise.
     unsafe {
-        copy_bytes(from, to, len);
+        copy_by_atomics(from, to, len);
     }
 }
 
-/// The same, byte by byte.
+/// Copies `len` bytes as [`copy_shared`] does. Each aligned word of 8 bytes in the target is stored whole, and after all that this thread has
+/// stored before, the words to its left included, if the target begins at such a word. For few bytes: it costs an instruction more per word.
+///
+/// # Safety
+/// As [`copy_shared`], and the ranges do not overlap.
+#[inline]
+pub unsafe fn copy_shared_words(from: *const u8, to: *mut u8, len: usize) {
+    let whole = if to.addr().is_multiple_of(WORD) { len & !(WORD - 1) } else { 0 };
+    for at in (0..whole).step_by(WORD) {
+        // SAFETY: eight bytes of the caller's first range.
+        let word = unsafe { load_word(from.wrapping_add(at)) };
+        // SAFETY: an aligned word of the caller's second range, to which no reference is used.
+        let target = unsafe { AtomicU64::from_ptr(to.wrapping_add(at).cast()) };
+        target.store(word, Ordering::Release);
+    }
+    // SAFETY: what is left of both ranges.
+    unsafe { copy_shared(from.wrapping_add(whole), to.wrapping_add(whole), len - whole) };
+}
+
+/// Loads a word, in memory byte order, from any address.
+///
+/// # Safety
+/// Eight bytes are mapped there, and no mutable reference to them is used meanwhile.
+#[inline]
+unsafe fn load_word(from: *const u8) -> u64 {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    {
+        let word;
+        // SAFETY: the caller's promise; nothing is written.
+        unsafe {
+            std::arch::asm!(
+                "mov {word}, qword ptr [{from}]",
+                from = in(reg) from, word = out(reg) word,
+                options(nostack, preserves_flags, readonly),
+            );
+        }
+        word
+    }
+    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+    {
+        let mut bytes = [0; WORD];
+        // SAFETY: the caller's promise, and an array of this function.
+        unsafe { copy_by_atomics(from, bytes.as_mut_ptr(), WORD) };
+        u64::from_ne_bytes(bytes)
+    }
+}
+
+/// Copies bytes by the C library; the ranges may overlap.
+///
+/// # Safety
+/// As [`copy_shared`].
+#[inline]
+unsafe fn move_bytes(from: *const u8, to: *mut u8, len: usize) {
+    type MoveBytes = unsafe extern "C" fn(*mut c_void, *const c_void, usize) -> *mut c_void;
+    // The compiler knows what memmove is, and not what this address leads to.
+    let move_bytes = black_box(libc::memmove as MoveBytes);
+    // SAFETY: both ranges hold so many bytes, and may overlap.
+    unsafe { move_bytes(to.cast(), from.cast(), len) };
+}
+
+/// Copies word by word where both ranges are words, and byte by byte elsewhere; the ranges may overlap.
 ///
 /// # Safety
 /// As [`copy_shared`].
 #[cfg(any(test, miri, not(target_arch = "x86_64")))]
-unsafe fn copy_bytes(from: *const u8, to: *mut u8, len: usize) {
-    use std::sync::atomic::{AtomicU8, Ordering};
+unsafe fn copy_by_atomics(from: *const u8, to: *mut u8, len: usize) {
+    use std::sync::atomic::AtomicU8;
 
-    let copy_one = |at: usize| {
+    let copy_byte = |at: usize| {
         // SAFETY: a byte of the first range, which is mapped; a byte is always aligned.
         let source = unsafe { AtomicU8::from_ptr(from.wrapping_add(at).cast_mut()) };
         // SAFETY: as above, of the second range.
         let target = unsafe { AtomicU8::from_ptr(to.wrapping_add(at)) };
         target.store(source.load(Ordering::Relaxed), Ordering::Relaxed);
     };
-    if from.addr() < to.addr() {
-        (0..len).rev().for_each(copy_one);
-    } else {
-        (0..len).for_each(copy_one);
+    let copy_word = |index: usize| {
+        // SAFETY: a word of the first range, which is mapped, and aligned as was asked below.
+        let source = unsafe { AtomicU64::from_ptr(from.wrapping_add(WORD * index).cast_mut().cast()) };
+        // SAFETY: as above, of the second range.
+        let target = unsafe { AtomicU64::from_ptr(to.wrapping_add(WORD * index).cast()) };
+        target.store(source.load(Ordering::Relaxed), Ordering::Relaxed);
+    };
+    let are_words = (from.addr() | to.addr() | len).is_multiple_of(WORD);
+    match (are_words, from.addr() < to.addr()) {
+        (true, true) => (0..len / WORD).rev().for_each(copy_word),
+        (true, false) => (0..len / WORD).for_each(copy_word),
+        (false, true) => (0..len).rev().for_each(copy_byte),
+        (false, false) => (0..len).for_each(copy_byte),
     }
 }
 
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 mod x86 {
     use std::arch::asm;
-    use std::ffi::c_void;
-    use std::hint::black_box;
 
-    /// Bytes up to which a copy is made in place: beyond that a call costs less than it saves.
-    const SHORT: usize = 32;
-
-    /// See [`copy_shared`](super::copy_shared). All is loaded before anything is stored, so that overlapping ranges are right.
+    /// Copies at most [`SHORT`](super::SHORT) bytes. All is loaded before anything is stored, so that overlapping ranges are right.
     ///
     /// # Safety
-    /// As there.
+    /// As [`copy_shared`](super::copy_shared).
     #[inline]
     pub(super) unsafe fn copy(from: *const u8, to: *mut u8, len: usize) {
         match len {
@@ -70,14 +150,7 @@ mod x86 {
             // SAFETY: the caller's promise; there are so many bytes.
             1..8 => unsafe { copy_few(from, to, len) },
             // SAFETY: as above.
-            9..=SHORT => unsafe { copy_short(from, to, len) },
-            _ => {
-                type MoveBytes = unsafe extern "C" fn(*mut c_void, *const c_void, usize) -> *mut c_void;
-                // The compiler knows what memmove is, and not what this address leads to.
-                let move_bytes = black_box(libc::memmove as MoveBytes);
-                // SAFETY: both ranges hold so many bytes, and may overlap.
-                unsafe { move_bytes(to.cast(), from.cast(), len) };
-            }
+            _ => unsafe { copy_short(from, to, len) },
         }
     }
 
@@ -135,7 +208,7 @@ mod x86 {
         }
     }
 
-    /// Copies nine to [`SHORT`] bytes.
+    /// Copies nine to [`SHORT`](super::SHORT) bytes.
     ///
     /// # Safety
     /// As [`copy`].
@@ -173,7 +246,7 @@ mod x86 {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+    use std::sync::atomic::AtomicBool;
 
     use super::*;
 
@@ -197,7 +270,11 @@ mod tests {
                     bytes
                 };
                 assert_eq!(copied(from, to, len, copy_shared), expected, "{len} bytes from {from} to {to}");
-                assert_eq!(copied(from, to, len, copy_bytes), expected, "{len} bytes from {from} to {to}");
+                assert_eq!(
+                    copied(from, to, len, copy_by_atomics),
+                    expected,
+                    "{len} bytes from {from} to {to}"
+                );
             }
         }
     }
@@ -219,6 +296,48 @@ mod tests {
                     // SAFETY: words that are only accessed as atomics and by such copies, and an array of this thread.
                     unsafe { copy_shared(words.as_ptr().cast(), seen.as_mut_ptr().cast(), 8 * count) };
                     assert!(seen.iter().all(|word| word >> 32 == word & 0xffff_ffff), "{seen:x?}");
+                }
+            }
+        });
+    }
+    #[test]
+    fn copies_of_words_are_whole_at_every_offset() {
+        for len in 0..=130 {
+            for (from, to) in [(0, 200), (3, 200), (0, 201), (5, 203), (200, 8)] {
+                let expected = {
+                    let mut bytes = copied(0, 0, 0, copy_shared);
+                    bytes.copy_within(from..from + len, to);
+                    bytes
+                };
+                assert_eq!(
+                    copied(from, to, len, copy_shared_words),
+                    expected,
+                    "{len} bytes from {from} to {to}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn words_are_stored_whole_from_left_to_right() {
+        let words: [AtomicU64; 12] = std::array::from_fn(|_| AtomicU64::new(0));
+        let ended = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for value in 0..100_000_u64 {
+                    let same = [value << 32 | value; 12];
+                    // SAFETY: an array of this thread, and words that are only accessed as atomics and by this copy.
+                    unsafe { copy_shared_words(same.as_ptr().cast(), words.as_ptr().cast_mut().cast(), 96) };
+                }
+                ended.store(true, Ordering::Relaxed);
+            });
+            while !ended.load(Ordering::Relaxed) {
+                let mut right = 0;
+                for word in words.iter().rev() {
+                    let left = word.load(Ordering::Acquire);
+                    assert_eq!(left >> 32, left & 0xffff_ffff, "torn");
+                    assert!(left >= right, "{left:x} to the left of {right:x}");
+                    right = left;
                 }
             }
         });

@@ -12,6 +12,7 @@ use rustix::mm::{MapFlags, MremapFlags, ProtFlags};
 use crate::ipc::Cause;
 use crate::ipc::mapping::{cause, file};
 use crate::shared::Shared;
+use crate::shared_copy::copy_shared;
 use crate::{Kind, Memory};
 
 /// Bytes of a page.
@@ -148,8 +149,8 @@ fn copied(statics: &Statics) -> Option<*mut c_void> {
     let made = unsafe { rustix::mm::mmap_anonymous(ptr::null_mut(), statics.len, protection, flags) };
     let copy = made.ok()?;
     let from = ptr::with_exposed_provenance::<u8>(statics.addr);
-    // SAFETY: both are mapped and that long, and the copy is new.
-    unsafe { ptr::copy_nonoverlapping(from, copy.cast(), statics.len) };
+    // SAFETY: both are mapped and that long, and the copy is new. Other threads of the program may change its variables meanwhile.
+    unsafe { copy_shared(from, copy.cast(), statics.len) };
     Some(copy)
 }
 

@@ -3,9 +3,9 @@
 
 use std::collections::VecDeque;
 
+use trunkline_mem::copy_shared;
 use trunkline_proto::reserve::try_filled;
 
-use crate::copy;
 use crate::register::{Place, Table};
 
 /// Most bytes held for one link; above it the oldest land by themselves, as in any real write buffer.
@@ -53,7 +53,7 @@ impl Held {
             return;
         };
         // SAFETY: the caller vouches for `from`; the copy has `len` bytes.
-        unsafe { copy::bytes(bytes.as_mut_ptr(), from, len) };
+        unsafe { copy_shared(from, bytes.as_mut_ptr(), len) };
         self.bytes += len;
         self.writes.push_back((target, bytes));
         while self.bytes > MOST && self.land_one(table) {}

@@ -13,7 +13,6 @@ mod caps;
 mod claim;
 mod config;
 mod connect;
-mod copy;
 mod cq;
 mod direct;
 mod error;

@@ -11,10 +11,9 @@ use std::time::Duration;
 use trunkline_fabric::{
     Access, DeregisterError, Exported, Keys, LocalKey, Purpose, RegisterError, Registrar, RemoteKey,
 };
-use trunkline_mem::{Kind, MappedMemory, Memory, OutOfMemory};
+use trunkline_mem::{Kind, MappedMemory, Memory, OutOfMemory, copy_shared, copy_shared_words};
 use trunkline_proto::reserve::{try_filled, try_filled_with};
 
-use crate::copy;
 use crate::error::Planted;
 use crate::nic::{NicState, Shared};
 
@@ -224,10 +223,10 @@ impl Table {
         }
         if whole {
             // SAFETY: the caller's promise.
-            unsafe { copy::words(place.at, from, len) };
+            unsafe { copy_shared_words(from, place.at, len) };
         } else {
             // SAFETY: the caller's promise.
-            unsafe { copy::bytes(place.at, from, len) };
+            unsafe { copy_shared(from, place.at, len) };
         }
     }
 
@@ -240,7 +239,7 @@ impl Table {
         for at in (0..len).step_by(PIECE) {
             let piece = &mut buffer[..PIECE.min(len - at)];
             // SAFETY: inside the caller's bytes. Another process may write them meanwhile, so they are copied before they are looked at.
-            unsafe { copy::bytes(piece.as_mut_ptr(), from.wrapping_add(at), piece.len()) };
+            unsafe { copy_shared(from.wrapping_add(at), piece.as_mut_ptr(), piece.len()) };
             // It has as many bytes.
             let _ = mapped.copy_to(at as u64, piece);
         }
@@ -257,7 +256,7 @@ impl Table {
             return unsafe { self.copy_out_mapped(place, to, len) };
         }
         // SAFETY: the caller's promise.
-        unsafe { copy::bytes(to, place.at, len) };
+        unsafe { copy_shared(place.at, to, len) };
     }
 
     /// # Safety
@@ -271,7 +270,7 @@ impl Table {
             // It has as many bytes.
             let _ = mapped.copy_from(at as u64, piece);
             // SAFETY: inside the caller's bytes.
-            unsafe { copy::bytes(to.wrapping_add(at), piece.as_ptr(), piece.len()) };
+            unsafe { copy_shared(piece.as_ptr(), to.wrapping_add(at), piece.len()) };
         }
     }
 

@@ -6,6 +6,7 @@ use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use trunkline_mem::copy_shared;
 use trunkline_proto::reserve::{OutOfMemory, try_filled};
 
 use crate::book::Pins;
@@ -269,8 +270,8 @@ impl Producer {
         if len > 0 {
             // SAFETY: the inline area is inside the slot.
             let to = unsafe { slot.add(INLINE_AT) };
-            // SAFETY: at most INLINE bytes fit there; the caller vouches for the source.
-            unsafe { ptr::copy_nonoverlapping(from, to, len) };
+            // SAFETY: at most INLINE bytes fit there, which the peer may change meanwhile; the caller vouches for the source.
+            unsafe { copy_shared(from, to, len) };
         }
         let index = self.index(self.head);
         self.ends[index] = self.staged;
@@ -455,6 +456,8 @@ mod tests {
     use std::collections::VecDeque;
     use std::os::fd::OwnedFd;
 
+    use trunkline_mem::copy_shared;
+
     use super::{Consumer, Producer, TOGETHER};
     use crate::record::{Payload, Record, Verb};
     use crate::segment::{Geometry, Segment};
@@ -490,8 +493,7 @@ mod tests {
             let (offset, len) = self.tx.stage(want)?;
             let bytes = vec![value; len as usize];
             // SAFETY: that many bytes.
-            self.tx
-                .fill_by(offset, len, |to| unsafe { crate::copy::bytes(to, bytes.as_ptr(), len as usize) });
+            self.tx.fill_by(offset, len, |to| unsafe { copy_shared(bytes.as_ptr(), to, len as usize) });
             let (verb, payload) = (Verb::Send { offset: 0 }, Payload::Staged { offset, len });
             self.tx.push(&Record { verb, payload, last: true, awaited: false, imm: None });
             self.sent.push_back((offset, bytes));

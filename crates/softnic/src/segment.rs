@@ -94,7 +94,7 @@ pub(crate) struct Segment {
 
 // SAFETY: the mapping belongs to this value alone within Rust; other processes' accesses are the same from any thread.
 unsafe impl Send for Segment {}
-// SAFETY: shared use is through atomic words and raw copies, as between processes.
+// SAFETY: shared use is through atomic words and `copy_shared`, as between processes.
 unsafe impl Sync for Segment {}
 
 impl Segment {

@@ -21,7 +21,9 @@ pub(super) struct MatchedModel {
     pub(super) coming: Coming,
     /// What each receive must be filled with.
     filled: BTreeMap<u64, (Posted, Vec<u8>)>,
-    /// Operations of this end whose halves do not fit.
+    /// Receives of this end that are too short for their sends.
+    too_short: BTreeSet<u64>,
+    /// Sends of this end that are too long for their receives.
     pub(super) too_long: BTreeSet<u64>,
 }
 
@@ -61,7 +63,7 @@ impl MatchedModel {
 
     fn meet(&mut self, send: ComingSend, posted: Posted) -> Option<u64> {
         if send.bytes.len() as u64 > posted.len {
-            self.too_long.insert(posted.wr_id);
+            self.too_short.insert(posted.wr_id);
             return Some(send.wr_id);
         }
         self.filled.insert(posted.wr_id, (posted, send.bytes));
@@ -75,7 +77,7 @@ impl MatchedModel {
 
     /// An operation of this end must fail alone.
     pub(super) fn has_too_long(&mut self, wr_id: u64) -> bool {
-        self.too_long.remove(&wr_id)
+        self.too_long.remove(&wr_id) || self.too_short.remove(&wr_id)
     }
 
     /// A receive is taken back; whether it waited.
@@ -83,6 +85,11 @@ impl MatchedModel {
         let before = self.receives.len();
         self.receives.retain(|(_, posted)| posted.wr_id != wr_id);
         self.receives.len() < before
+    }
+
+    /// A receive is taken back although its send is known, as no byte of that has arrived. Returns whether there is such a receive.
+    pub(super) fn forget_met_receive(&mut self, wr_id: u64) -> bool {
+        self.filled.remove(&wr_id).is_some() || self.too_short.remove(&wr_id)
     }
 
     /// A send of the peer is taken back; whether it waited.
