@@ -1,5 +1,5 @@
 //! Mappings that are made and ended: at once, or, of a kind whose driver may wait for a kernel that runs, by the kind's thread. The node posts requests to that
-//! thread, polls for its answers, and goes on meanwhile.
+//! thread, polls for its answers, and does other work meanwhile.
 //!
 //! ```text
 //! Resolved::Map --> OpeningMapping: waits for room --> posted --> Importer::mapped, map_failed
@@ -68,7 +68,7 @@ impl<M: IpcMemory, S: OobStream> Node<M, S> {
         }
     }
 
-    /// The handle, descriptor and user of a mapping to be made. `None`: its neighbour is gone, or there are no descriptors left.
+    /// The handle, descriptor and user of a mapping to be made. `None`: its neighbour has ended, or the process has no descriptors left.
     fn to_open(&self, mapping: MappingId) -> Option<(Handle, Option<OwnedFd>, User)> {
         let peer = self.peers.get(Neighbour(mapping.source)).filter(|peer| peer.stream.is_some())?;
         let import = peer.imports.get(mapping.name)?;
@@ -139,7 +139,7 @@ impl<M: IpcMemory, S: OobStream> Node<M, S> {
         ended
     }
 
-    /// The driver has opened the memory of a mapping, or refused. The neighbour may be gone by now: then the importer has the mapping ended with the next calls.
+    /// The driver has opened the memory of a mapping, or refused. The neighbour may have ended by now: then the importer has the mapping ended with the next calls.
     fn on_opened(&mut self, mapping: MappingId, opened: Result<Mapped, OpenError>) {
         let neighbour = Neighbour(mapping.source);
         let mapped = match opened {

@@ -1,4 +1,4 @@
-//! Memory of a kind that a thread maps and unmaps, played by the test: endpoints go on meanwhile, and no event before its answer leaves a mapping behind.
+//! Memory of a kind that a thread maps and unmaps, played by the test: endpoints work meanwhile, and no event before its answer leaves a mapping behind.
 
 use trunkline_engine::ipc::{Buffer, Leave};
 use trunkline_engine::tagged::{Begun, Event, Failed, RequestId};
@@ -30,7 +30,7 @@ fn begin(two: &mut Two, seed: u64) -> (Buffer, Buffer, Begun, RequestId) {
     (source, target, sent, received)
 }
 
-/// A short message of the host goes to and fro.
+/// Sends a short message of the host, and receives it.
 fn exchange(two: &mut Two) {
     let (to, from) = (two.a.other, two.b.other);
     assert_eq!(two.a.endpoint.send_bytes(to, 900, &[1, 2]), Ok(Begun::Done));
@@ -105,7 +105,7 @@ fn exporter_is_told_behind_the_end_of_a_mapping() {
     assert_eq!((counts.maps, counts.unmaps, counts.unmap_failures, counts.leaks), (1, 1, 1, 0));
 }
 
-/// Goes on with one endpoint alone for a second, whose peer does nothing any more.
+/// Drives one endpoint alone for a second, whose peer does nothing any more.
 fn go_on_alone(one: &mut One, now: Instant) -> Instant {
     for step in 0..1000 {
         one.endpoint.progress(now + Duration::millis(step));

@@ -13,7 +13,7 @@ enum DeviceSlots {
     /// The thread is asked to make them.
     Asked,
     Made,
-    /// The driver refused, and no caller was told.
+    /// The driver refused, and no caller has the error yet.
     Refused(Cause),
 }
 
