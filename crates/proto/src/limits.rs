@@ -112,6 +112,10 @@ pub const IPC_PINS_MAX: u32 = 1 << 24;
 /// Mappings of one export at one importer: devices, and ways to map.
 pub const MAPPINGS_OF_IMPORT_MAX: usize = 32;
 
+/// Requests to open or close memory of peers that a process may have under way in the thread that carries them out. One more waits until one of them has
+/// ended.
+pub const MAPPING_REQUESTS_MAX: usize = 64;
+
 /// Names of one exporter that references are there for and no announcement yet.
 pub const NAMES_AWAITED_MAX: usize = 64;
 

@@ -167,7 +167,7 @@ impl<M: IpcMemory, S: OobStream> Node<M, S> {
 
     /// Copies some of what is being received; whether anything moved.
     pub fn copy(&mut self) -> bool {
-        let mut moved = false;
+        let mut moved = self.end_openings();
         for _ in 0..self.copying.len() {
             let Some(arrival) = self.copying.pop_front() else { break };
             match self.copy_part(arrival) {

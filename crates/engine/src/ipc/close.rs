@@ -28,7 +28,8 @@ impl<M: IpcMemory, S: OobStream> Node<M, S> {
     /// Whether nothing is left: no neighbour, nothing exported, nothing mapped.
     #[must_use]
     pub fn is_closed(&self) -> bool {
-        self.until.is_some() && self.peers.is_empty() && self.exporter.is_gone() && self.unclosed.is_empty()
+        let is_unmapped = self.opening.is_empty() && self.closing.is_empty();
+        self.until.is_some() && self.peers.is_empty() && self.exporter.is_gone() && is_unmapped
     }
 
     /// Nothing more is taken of a neighbour: what waits is refused, what is being copied goes on, the rest is unmapped.
@@ -74,6 +75,9 @@ impl<M: IpcMemory, S: OobStream> Node<M, S> {
         self.counts.broken += u64::from(matches!(why, Leave::Broken(_)));
         if !self.mutant.is("ipc-node-mourns-nobody") {
             self.exporter.gone(peer.exporting, now);
+        }
+        if self.mutant.is("ipc-node-forgets-openings") {
+            self.opening.clear();
         }
         self.importer.end(neighbour.0);
         for id in peer.arrivals.iter().map(|(id, _)| id).collect::<Vec<SlotId>>() {

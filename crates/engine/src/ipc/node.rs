@@ -12,8 +12,8 @@ use trunkline_proto::time::{Duration, Instant};
 use trunkline_proto::wire::ipc::{Hello, Message};
 
 use super::exports::Exports;
+use super::mapping::{ClosingMapping, OpeningMapping};
 use super::neighbour::{Peer, Peers};
-use super::work::Unclosed;
 use super::{ArrivalId, Broken, JoinError, Neighbour, Notice, OPERATIONS_MAX};
 
 /// What a node may do.
@@ -85,8 +85,10 @@ pub struct Node<M, S> {
     /// What is being received.
     pub(super) copying: VecDeque<ArrivalId>,
     pub(super) notices: VecDeque<Notice>,
-    /// What the driver did not unmap at once.
-    pub(super) unclosed: VecDeque<Unclosed>,
+    /// Mappings that the kind's thread makes.
+    pub(super) opening: VecDeque<OpeningMapping>,
+    /// Mappings that it ends, and those that the driver did not end at once.
+    pub(super) closing: VecDeque<ClosingMapping>,
     pub(super) counts: Counts,
     /// Once the node is closed: when neighbours that have not left are given up.
     pub(super) until: Option<Instant>,
@@ -111,7 +113,8 @@ impl<M: IpcMemory, S: OobStream> Node<M, S> {
             peers: Peers::new(),
             copying: VecDeque::new(),
             notices: VecDeque::new(),
-            unclosed: VecDeque::new(),
+            opening: VecDeque::new(),
+            closing: VecDeque::new(),
             counts: Counts::default(),
             until: None,
             mutant: config.mutant,

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use trunkline_mem::Memory;
 use trunkline_mem::ipc::{
     Allocation, At, Caps, CloseError, CopyBatch, CopyError, Device, Export, ExportError, FindError, Handle,
-    IpcMemory, Mapped, NotClosed, OpenError, Passing, StagePin, To, User,
+    IpcMemory, Mapped, MappingQueue, NotClosed, OpenError, Passing, StagePin, To, User,
 };
 
 /// Its calls that can fail.
@@ -48,6 +48,8 @@ pub(crate) struct Kind {
     has_kernel: AtomicBool,
     /// Ranges that are pinned.
     pins: Arc<AtomicU64>,
+    /// Requests to open and close, once [`Kind::serve_mappings`] alone does that.
+    mapping: OnceLock<MappingQueue>,
 }
 
 /// Something that is pinned.
@@ -86,7 +88,24 @@ impl Kind {
             lens: Mutex::default(),
             has_kernel: AtomicBool::new(false),
             pins: Arc::default(),
+            mapping: OnceLock::new(),
         }
+    }
+
+    /// Memory is opened and closed by [`Kind::serve_mappings`] alone from now on.
+    #[allow(dead_code, reason = "not all who share this file ask")]
+    pub(crate) fn map_beside(&self) {
+        self.mapping.set(MappingQueue::new()).unwrap();
+    }
+
+    /// Carries out all requests to open and close; returns how many there were.
+    #[allow(dead_code, reason = "not all who share this file ask")]
+    pub(crate) fn serve_mappings(&self) -> usize {
+        let mut served = 0;
+        while self.mapping.get().is_some_and(|queue| queue.serve_one(|request| request.carry_out(self))) {
+            served += 1;
+        }
+        served
     }
 
     /// Copies to own memory, or to any other but a peer's, of so many bytes or more take until [`Kind::let_go`].
@@ -296,6 +315,10 @@ impl IpcMemory for Kind {
         }
         let place = mapped.address().and_then(|at| self.open.lock().unwrap().remove(&at));
         self.of(place.unwrap_or(0) as u64).close(mapped)
+    }
+
+    fn mapping_queue(&self) -> Option<&MappingQueue> {
+        self.mapping.get()
     }
 
     fn read(&self, from: At<'_>, out: &mut [u8]) -> Result<(), CopyError> {

@@ -10,6 +10,7 @@ mod hostile;
 mod kind;
 mod lend;
 mod limits;
+mod mapping;
 mod matching;
 mod methods;
 mod private;

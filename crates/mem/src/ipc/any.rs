@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 use super::error::{CloseError, CopyError, ExportError, FindError, NoMemory, NotClosed, OpenError};
 use super::{
     Allocation, At, Caps, CopyBatch, Cuda, Export, Handle, Hip, Host, HostError, IpcMemory, LevelZero,
-    Mapped, Passing, Private, StagePin, To, User, Xpmem, planted,
+    Mapped, MappingQueue, Passing, Private, StagePin, To, User, Xpmem, planted,
 };
 
 use crate::Memory;
@@ -159,6 +159,10 @@ impl IpcMemory for AnyMemory {
 
     fn close(&self, mapped: Mapped) -> Result<(), NotClosed> {
         any!(self, kind => kind.close(mapped))
+    }
+
+    fn mapping_queue(&self) -> Option<&MappingQueue> {
+        any!(self, kind => kind.mapping_queue())
     }
 
     fn read(&self, from: At<'_>, out: &mut [u8]) -> Result<(), CopyError> {

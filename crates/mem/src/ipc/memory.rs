@@ -7,8 +7,8 @@ use std::os::fd::OwnedFd;
 use trunkline_proto::reserve::try_filled;
 
 use super::{
-    At, CloseError, CopyBatch, CopyError, Export, ExportError, FindError, Handle, Mapped, NotClosed,
-    OpenError, Passing, StagePin, To,
+    At, CloseError, CopyBatch, CopyError, Export, ExportError, FindError, Handle, Mapped, MappingQueue,
+    NotClosed, OpenError, Passing, StagePin, To,
 };
 use crate::Memory;
 
@@ -141,6 +141,12 @@ pub trait IpcMemory: fmt::Debug + Send + Sync {
     /// # Errors
     /// [`NotClosed`], which gives the mapping back.
     fn close(&self, mapped: Mapped) -> Result<(), NotClosed>;
+
+    /// The requests of the thread that opens and closes for callers that must not wait, of a kind whose driver may wait there for a kernel that runs. `None`: this
+    /// kind has no such driver and no thread, and [`IpcMemory::open_for`] and [`IpcMemory::close`] wait for no kernel.
+    fn mapping_queue(&self) -> Option<&MappingQueue> {
+        None
+    }
 
     /// Copies bytes out.
     ///

@@ -151,3 +151,53 @@ fn batch_of_two_devices_ends_with_both() {
     assert_eq!(process.has_ended(batch), Ok(true));
     assert_eq!(process.check(Place::Own(addr), 2 * SEGMENT, ONE), Ok(0));
 }
+
+/// Its stream is made by another thread, which waits for the kernel.
+#[test]
+fn first_copy_of_a_further_device_waits_for_no_kernel() {
+    for kind in ["cuda", "hip", "ze"] {
+        let Some(world) = is_there(kind).then(|| World::new(kind, 64 << 20)) else { continue };
+        world.set("STUB_DEVICES", 2);
+        let process = world.process();
+        let own = process.vendor("on_device", &[SEGMENT as u64, 1]).unwrap() as usize;
+        process.number("stub_run_kernel", 0);
+        for waiting in [0, 1] {
+            while process.number("stub_kernel_waiting", 0) < waiting {
+                assert_eq!(process.number("stub_kernel_runs", 0), 1, "{kind}");
+            }
+            let busy = process.try_begin_fill(own, SEGMENT, ONE).expect_err("it has no stream yet");
+            assert!(busy.starts_with("Busy"), "{kind}: {busy}");
+        }
+        assert_eq!(process.number("stub_kernel_runs", 0), 1, "{kind}: nobody waited for it");
+        process.number("stub_end_kernel", 0);
+        let batch = process.begin_fill(own, SEGMENT, ONE);
+        while !process.has_ended(batch).unwrap() {}
+        assert_eq!(process.check(Place::Own(own), SEGMENT, ONE), Ok(0), "{kind}");
+    }
+}
+
+#[test]
+fn thread_that_closes_waits_for_copies_alone() {
+    for kind in ["cuda", "cuda_segment", "hip", "ze"] {
+        let Some((_world, [owner, importer])) = holding(kind) else { continue };
+        let [used, other] = [(); 2].map(|()| owner.alloc(SEGMENT).unwrap());
+        owner.fill(Place::Own(used), SEGMENT, ONE).unwrap();
+        let [open, beside] = [used, other].map(|addr| importer.open(&exported(&owner, addr)).unwrap());
+        let into = [(); 2].map(|()| importer.alloc(SEGMENT).unwrap());
+        let waited = importer.number("stub_blocked", 0);
+        let batch = importer.begin((open, 0), into[0], SEGMENT).unwrap();
+        importer.close_beside(open);
+        // Others go on: they begin, and ask for their ends.
+        for _ in 0..100 {
+            let short = importer.begin((beside, 0), into[1], SEGMENT / 2).unwrap();
+            assert_eq!(importer.has_ended(short), Ok(true), "{kind}");
+            assert!(!importer.is_closed(), "{kind}: a copy uses it");
+        }
+        assert_eq!(importer.has_ended(batch), Ok(false), "{kind}");
+        assert_eq!(importer.number("stub_let_go", 0), 0);
+        while !importer.is_closed() {}
+        assert_eq!(importer.has_ended(batch), Ok(true), "{kind}: whoever began it is told, too");
+        assert_eq!(importer.number("stub_blocked", 0), waited, "{kind}: a stream was waited for");
+        assert_eq!(importer.check(Place::Own(into[0]), SEGMENT, ONE), Ok(0), "{kind}");
+    }
+}

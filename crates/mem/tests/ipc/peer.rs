@@ -13,7 +13,8 @@ use rustix::net::{
 };
 use trunkline_mem::Memory;
 use trunkline_mem::ipc::{
-    Allocation, AllocationId, At, Caps, CopyBatch, Device, Export, Handle, Mapped, Passing, To, Usage, User,
+    Allocation, AllocationId, At, Caps, CopyBatch, Device, Export, Handle, Mapped, MappingTicket, Passing,
+    To, Usage, User,
 };
 
 use crate::copies::{self, Childs};
@@ -315,6 +316,16 @@ impl Process {
         self.ask(Op::Close, &[open], &[], None).unwrap();
     }
 
+    /// Has the thread of its kind close it.
+    pub(crate) fn close_beside(&self, open: u64) {
+        self.ask(Op::CloseBeside, &[open], &[], None).unwrap();
+    }
+
+    /// Whether the thread of its kind has closed the mapping that was posted last.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.ask(Op::IsClosed, &[], &[], None).map(|(words, ..)| words[1] == 1).unwrap()
+    }
+
     pub(crate) fn fill(&self, at: Place, len: usize, pattern: Pattern) -> Result<(), String> {
         self.ask(Op::Fill, &args(at, len, pattern), &[], None).map(drop)
     }
@@ -342,10 +353,25 @@ impl Process {
         self.ask(Op::Begin, &args, &[], None).map(|(words, ..)| words[1])
     }
 
-    /// Begins to copy words to memory of its own; the number of the batch.
-    pub(crate) fn begin_fill(&self, own: usize, len: usize, Pattern(first, step): Pattern) -> u64 {
+    /// Begins to copy words to memory of its own, as soon as there is room; the number of the batch.
+    pub(crate) fn begin_fill(&self, own: usize, len: usize, pattern: Pattern) -> u64 {
+        loop {
+            match self.try_begin_fill(own, len, pattern) {
+                Err(busy) if busy.starts_with("Busy") => std::thread::yield_now(),
+                begun => return begun.unwrap(),
+            }
+        }
+    }
+
+    /// The same, once.
+    pub(crate) fn try_begin_fill(
+        &self,
+        own: usize,
+        len: usize,
+        Pattern(first, step): Pattern,
+    ) -> Result<u64, String> {
         let args = [own as u64, len as u64, first, step];
-        self.ask(Op::BeginFill, &args, &[], None).map(|(words, ..)| words[1]).unwrap()
+        self.ask(Op::BeginFill, &args, &[], None).map(|(words, ..)| words[1])
     }
 
     /// Has it pin memory of the host and let go of it: whether it did, and how many pins the stub has with it and after it.
@@ -432,9 +458,11 @@ enum Op {
     BeginFill,
     HasEnded,
     Pin,
+    CloseBeside,
+    IsClosed,
 }
 
-const OPS: [Op; 23] = [
+const OPS: [Op; 25] = [
     Op::Alloc,
     Op::Free,
     Op::Find,
@@ -458,6 +486,8 @@ const OPS: [Op; 23] = [
     Op::BeginFill,
     Op::HasEnded,
     Op::Pin,
+    Op::CloseBeside,
+    Op::IsClosed,
 ];
 
 /// Does what it is told. Nothing unless another test of this binary started it.
@@ -466,7 +496,8 @@ fn peer() {
     let Ok(kind) = std::env::var(KIND) else { return };
     let socket = std::io::stdin();
     let Some((_, _, common)) = receive(&socket) else { return };
-    let mut server = Server { subject: make(&kind, common), kind, open: Vec::new(), exports: Vec::new() };
+    let mut server =
+        Server { subject: make(&kind, common), kind, open: Vec::new(), exports: Vec::new(), closing: None };
     while let Some((words, tail, fd)) = receive(&socket) {
         let done = match server.serve(words, &tail, fd) {
             Ok((words, tail, fd)) => send(&socket, words, &tail, fd.as_ref()),
@@ -483,6 +514,7 @@ struct Server {
     kind: String,
     open: Vec<Option<Mapped>>,
     exports: Vec<Export>,
+    closing: Option<MappingTicket>,
 }
 
 fn text(error: impl std::fmt::Debug + std::fmt::Display) -> String {
@@ -555,6 +587,19 @@ impl Server {
                 let mapped = self.open[a as usize].take().unwrap();
                 self.subject.memory().close(mapped).map_err(text)?;
                 reply(&[])
+            }
+            Op::CloseBeside => {
+                let mapped = self.open[a as usize].take().unwrap();
+                self.closing =
+                    Some(self.subject.memory().mapping_queue().unwrap().post_close(mapped).unwrap());
+                reply(&[])
+            }
+            Op::IsClosed => {
+                let queue = self.subject.memory().mapping_queue().unwrap();
+                let closed = self.closing.as_ref().and_then(|ticket| queue.take_closed(ticket));
+                let is_closed = closed.is_some();
+                closed.transpose().map_err(|left| text(left.error))?;
+                reply(&[u64::from(is_closed)])
             }
             Op::Fill | Op::Check => self.move_bytes(OPS[op as usize], args),
             Op::Copy => {

@@ -52,7 +52,7 @@ fn library(kind: &str) -> &'static str {
 }
 
 /// A buffer of a sort, of `LEN` bytes; what is of two allocations has half of them in each.
-fn make(memory: &AnyMemory, sort: &str) -> Buffer {
+pub(crate) fn make_buffer(memory: &AnyMemory, sort: &str) -> Buffer {
     match sort {
         "host" => Buffer::private(LEN).unwrap(),
         "plain" => Buffer::own(memory.alloc(LEN).unwrap(), LEN),
@@ -104,7 +104,7 @@ fn counted(from: Reach, into: Reach) -> [[u64; 4]; 2] {
 fn every_sort(kind: &str, sorts: &[(&str, Reach)], world: World) {
     let mut messages = Messages::start(&world, AnyMemory::open(kind, 0).unwrap()).unwrap();
     messages.choose(Choice::Fixed(Method::Pull));
-    let buffers: Vec<Buffer> = sorts.iter().map(|(sort, _)| make(messages.memory(), sort)).collect();
+    let buffers: Vec<Buffer> = sorts.iter().map(|(sort, _)| make_buffer(messages.memory(), sort)).collect();
     let mut seed = 0;
     for (from, source) in sorts.iter().zip(&buffers) {
         for (into, target) in sorts.iter().zip(&buffers) {
@@ -225,7 +225,7 @@ fn windows(kind: &str, sorts: &[(&str, Reach)], world: World) {
     let mut messages = Messages::start(&world, AnyMemory::open(kind, 0).unwrap()).unwrap();
     let other = 1 - world.rank();
     for &(sort, reach) in sorts.iter().filter(|(_, reach)| *reach != Reach::Host) {
-        let mine = make(messages.memory(), sort);
+        let mine = make_buffer(messages.memory(), sort);
         let window = messages.window(&mine).unwrap();
         assert_eq!(window.is_mapped(other), reach == Reach::Mapped, "{sort}");
         let bytes = |rank: usize| pattern(3 + rank, LEN - 16);
@@ -283,8 +283,8 @@ fn memory_of_several_tiles_is_staged_and_counted() {
     over_stub("ze", &[("STUB_TILES", "2"), ("STUB_SPLIT", "1")], name, |world: World| {
         const ROUNDS: usize = 40;
         let mut messages = Messages::start(&world, AnyMemory::open("ze", 0).unwrap()).unwrap();
-        let card = make(messages.memory(), "plain");
-        let host = make(messages.memory(), "host");
+        let card = make_buffer(messages.memory(), "plain");
+        let host = make_buffer(messages.memory(), "host");
         let is_sender = world.rank() == 0;
         for (source, target) in [(&card, &host), (&host, &card), (&card, &card)] {
             let before = messages.counts();

@@ -1,10 +1,14 @@
 //! Messages and windows of memory of GPUs while a kernel runs, over libraries that stand for their drivers: copies do not land, and a call that waits for one is counted.
 
 use trunkline::World;
-use trunkline::messages::{AnyMemory, Buffer, Messages, Place};
+use trunkline::messages::{AnyMemory, Buffer, Choice, Messages, Method, Place};
 
 use crate::gpus::over_stub;
+use crate::kept::make_buffer;
 use crate::stand_in::StandIn;
+
+/// Rounds of messages of the host while a call waits, at least.
+const ROUNDS: usize = 200;
 
 /// Short, and more than a cell of a ring.
 const LEN: usize = 1000;
@@ -130,4 +134,101 @@ fn windows_of_hip_wait_for_no_copy() {
 #[test]
 fn windows_of_level_zero_wait_for_no_copy() {
     windows_over("ze", "kernel_runs::windows_of_level_zero_wait_for_no_copy");
+}
+
+/// Exchanges messages of the host until a call of rank 1's driver waits for the kernel that runs there, at least [`ROUNDS`] times. Returns, of rank 1, the calls that wait then
+/// and whether the kernel runs.
+fn go_on_until_a_call_waits(messages: &mut Messages<AnyMemory>, stub: &StandIn) -> [u64; 2] {
+    let mut word = [0];
+    if messages.rank() == 0 {
+        while word != [1] {
+            messages.recv(1, 2, &mut word).unwrap();
+            messages.send(1, 3, &word).unwrap();
+        }
+        return [0; 2];
+    }
+    let mut round = 0;
+    loop {
+        let seen = [stub.ask("stub_kernel_waiting"), stub.ask("stub_kernel_runs")];
+        let is_over = round >= ROUNDS && seen != [0, 1];
+        messages.send(0, 2, &[u8::from(is_over)]).unwrap();
+        messages.recv(0, 3, &mut word).unwrap();
+        if is_over {
+            return seen;
+        }
+        round += 1;
+    }
+}
+
+/// Rank 1 maps memory of rank 0, and unmaps it, while a kernel runs there: messages of the host between the two go on, and the message that needs the mapping waits.
+fn mappings(kind: &str, sort: &str, world: World) {
+    let mut messages = Messages::start(&world, AnyMemory::open(kind, 0).unwrap()).unwrap();
+    messages.choose(Choice::Fixed(Method::Pull));
+    let (rank, stub) = (world.rank(), stand_in(kind));
+    let buffer = make_buffer(messages.memory(), if rank == 0 { sort } else { "plain" });
+    messages.write(&buffer, 0, &pattern(rank, buffer.len())).unwrap();
+    messages.barrier().unwrap();
+    let long = match rank {
+        0 => messages.isend(1, 1, &buffer).unwrap(),
+        _ => {
+            stub.ask("stub_run_kernel");
+            messages.irecv(0, 1, &buffer).unwrap()
+        }
+    };
+    let seen = go_on_until_a_call_waits(&mut messages, &stub);
+    if rank == 1 {
+        assert_eq!(seen, [1, 1], "the thread that makes progress waited for the kernel");
+        assert_eq!(messages.test(long).unwrap(), None, "its memory is not mapped yet");
+        stub.ask("stub_end_kernel");
+    }
+    messages.wait(long).unwrap();
+    assert!(bytes(&messages, &buffer) == pattern(0, buffer.len()));
+    assert_eq!(messages.counts().fallbacks, 0, "it was mapped");
+    let address = buffer.address().unwrap();
+    messages.barrier().unwrap();
+    if rank == 1 {
+        stub.ask("stub_run_kernel");
+    }
+    messages.barrier().unwrap();
+    if rank == 0 {
+        assert!(messages.release(address));
+    }
+    let seen = go_on_until_a_call_waits(&mut messages, &stub);
+    if rank == 0 {
+        assert!(messages.is_exported(address, 1), "the other rank has it mapped");
+        messages.send(1, 4, &[0]).unwrap();
+        while messages.is_exported(address, 1) {
+            messages.progress();
+        }
+    } else {
+        assert_eq!(seen, [1, 1], "the thread that makes progress waited for the kernel");
+        messages.recv(0, 4, &mut [0]).unwrap();
+        stub.ask("stub_end_kernel");
+    }
+    messages.finish().unwrap();
+    world.finish().unwrap();
+}
+
+fn mappings_over(kind: &str, sort: &str, name: &str) {
+    over_stub(kind, &[], name, |world| mappings(kind, sort, world));
+}
+
+#[test]
+fn mappings_of_cuda_hold_up_nothing_while_a_kernel_runs() {
+    mappings_over("cuda", "plain", "kernel_runs::mappings_of_cuda_hold_up_nothing_while_a_kernel_runs");
+}
+
+#[test]
+fn mappings_of_segments_hold_up_nothing_while_a_kernel_runs() {
+    mappings_over("cuda", "either", "kernel_runs::mappings_of_segments_hold_up_nothing_while_a_kernel_runs");
+}
+
+#[test]
+fn mappings_of_hip_hold_up_nothing_while_a_kernel_runs() {
+    mappings_over("hip", "plain", "kernel_runs::mappings_of_hip_hold_up_nothing_while_a_kernel_runs");
+}
+
+#[test]
+fn mappings_of_level_zero_hold_up_nothing_while_a_kernel_runs() {
+    mappings_over("ze", "plain", "kernel_runs::mappings_of_level_zero_hold_up_nothing_while_a_kernel_runs");
 }

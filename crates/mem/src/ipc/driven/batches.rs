@@ -165,6 +165,30 @@ impl Batches {
         }
     }
 
+    /// Polls the batches that use a mapping; returns whether copies of them are under way. Never waits. Their owner learns of their ends when it polls itself.
+    ///
+    /// # Errors
+    /// The driver's error: copies may be under way.
+    pub(super) fn poll_users<D: Driver>(&mut self, driver: &D, import: u64) -> Result<bool, Cause> {
+        for (number, slot) in self.slots.iter_mut().enumerate() {
+            let uses = slot.imports.contains(&import);
+            let Some(batch) = slot.batch.as_mut().filter(|batch| uses && batch.fate != Fate::Ended) else {
+                continue;
+            };
+            for share in &mut slot.shares {
+                if !share.has_ended(driver, number)? {
+                    return Ok(true);
+                }
+            }
+            if batch.fate == Fate::Lost {
+                slot.clear();
+            } else {
+                batch.fate = Fate::Ended;
+            }
+        }
+        Ok(false)
+    }
+
     /// Waits for what uses something that is open, or for all.
     ///
     /// # Errors

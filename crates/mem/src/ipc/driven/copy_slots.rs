@@ -1,5 +1,5 @@
 //! Slots of copies that go on after they were begun: of each device a stream and an event. No slot waits for another. Those of the device that a driver was opened
-//! for are made when it is opened, as to make a stream may wait for a kernel that runs; those of other devices when they are first wanted.
+//! for are made when it is opened, as to make a stream may wait for a kernel that runs; those of other devices by the thread that maps, when they are first wanted.
 //!
 //! A driver owns one [`CopySlots`] and says how it calls its streams ([`CopyStreams`]). Nothing here waits but [`CopySlots::wait_for`].
 
@@ -93,14 +93,22 @@ impl<S: CopyStreams> CopySlots<S> {
         Self { slots: std::array::from_fn(slot), by_default }
     }
 
-    /// Makes what the slots of that device need.
+    /// Makes the streams and events of the device that a driver was opened for.
     ///
     /// # Errors
     /// What the driver says; what was made stays.
     pub(in crate::ipc) fn prepare(&self, driver: &S) -> Result<(), CallError> {
+        self.prepare_for(driver, self.by_default)
+    }
+
+    /// Makes the streams and events of a device.
+    ///
+    /// # Errors
+    /// As [`CopySlots::prepare`].
+    pub(in crate::ipc) fn prepare_for(&self, driver: &S, device: u32) -> Result<(), CallError> {
         (0..COPY_SLOTS).try_for_each(|slot| {
-            self.stream(driver, slot, self.by_default)?;
-            self.event(driver, slot, self.by_default).map(drop)
+            self.stream(driver, slot, device)?;
+            self.event(driver, slot, device).map(drop)
         })
     }
 

@@ -7,17 +7,17 @@ use crate::gpu::CallError;
 /// Handles of a driver, one for each device, made when it is first wanted.
 #[derive(Debug)]
 pub(in crate::ipc) struct Each<T> {
-    /// Null where there is none yet.
-    made: Mutex<Vec<*mut T>>,
+    /// Null where there is none yet. One lock per device, as to make a handle may take long: callers for another device do not wait for that.
+    made: Vec<Mutex<*mut T>>,
 }
 
 impl<T> Each<T> {
     /// For so many devices.
     pub(in crate::ipc) fn of(devices: u32) -> Self {
-        Self { made: Mutex::new(vec![std::ptr::null_mut(); devices as usize]) }
+        Self { made: (0..devices).map(|_| Mutex::new(std::ptr::null_mut())).collect() }
     }
 
-    /// A device's, which is made if need be. One is made at a time.
+    /// A device's, which is made if need be, once.
     ///
     /// # Errors
     /// What making it says; then there is none, and the next one who wants it tries again.
@@ -26,20 +26,18 @@ impl<T> Each<T> {
         device: u32,
         make: impl FnOnce() -> Result<*mut T, CallError>,
     ) -> Result<*mut T, CallError> {
-        let mut all = self.made.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(found) = all.get(device as usize).copied().filter(|found| !found.is_null()) {
-            return Ok(found);
+        let Some(place) = self.made.get(device as usize) else { return make() };
+        let mut place = place.lock().unwrap_or_else(PoisonError::into_inner);
+        if place.is_null() {
+            *place = make()?;
         }
-        let made = make()?;
-        if let Some(place) = all.get_mut(device as usize) {
-            *place = made;
-        }
-        Ok(made)
+        Ok(*place)
     }
 
     /// All that were made, to be ended.
     pub(in crate::ipc) fn take(&mut self) -> impl Iterator<Item = (u32, *mut T)> + use<T> {
-        let all = std::mem::take(self.made.get_mut().unwrap_or_else(PoisonError::into_inner));
+        let all = std::mem::take(&mut self.made).into_iter();
+        let all = all.map(|place| place.into_inner().unwrap_or_else(PoisonError::into_inner));
         (0..).zip(all).filter(|(_, made)| !made.is_null())
     }
 }

@@ -1,7 +1,8 @@
 //! Memory of GPUs by their vendor's driver: what is common to all vendors. [`Driven`] holds the rules and what is open; a [`Driver`] beside this
 //! folder makes the calls. Where it maps for one device and not for others, the same memory is open once for each that copies it.
 //!
-//! The driver finds allocations and exports them, so their ids are its own. It is called by one opener or closer at a time; copies
+//! The driver finds allocations and exports them, so their ids are its own. It is called by one opener or closer at a time ([`DriverMappings`]): for the thread that
+//! makes progress by a thread of its own ([`MappingThread`]), as a driver may wait there for a kernel that runs. Copies
 //! borrow what is open, and go on beside calls that do not end it; those of a batch ([`Batches`]) go on after they were begun, and what they use is
 //! closed behind them. In a child of a fork nothing is of use that a driver has given, and
 //! to none is the driver: it is refused all, and the driver not called.
@@ -11,13 +12,15 @@ mod copy_slots;
 mod driver;
 mod each;
 mod imports;
+mod mapping_thread;
+mod mappings;
 mod pins;
+mod prepared;
 mod sealed;
 
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, MutexGuard, RwLockReadGuard};
 
-use copy_slots::COPY_SLOTS;
 pub(super) use copy_slots::{CopySlots, CopyStreams};
 pub(super) use driver::{Driver, Way};
 pub(super) use each::{Each, among};
@@ -25,11 +28,13 @@ pub(super) use sealed::Sealed;
 
 use self::batches::Batches;
 use self::imports::Imports;
+use self::mapping_thread::MappingThread;
+use self::mappings::DriverMappings;
 use super::error::{Cause, CloseError, CopyError, ExportError, FindError, NoMemory, NotClosed, OpenError};
 use super::here::Here;
 use super::host::random;
 use super::{
-    Allocation, At, Caps, CopyBatch, Export, Handle, HandleError, IpcMemory, Mapped, Passing, StagePin, To,
+    Allocation, At, Caps, CopyBatch, Export, Handle, IpcMemory, Mapped, MappingQueue, Passing, StagePin, To,
     User, planted,
 };
 use crate::Memory;
@@ -37,16 +42,9 @@ use crate::Memory;
 /// Memory of a vendor's devices, one of which memory of others is mapped for.
 #[derive(Debug)]
 pub struct Driven<D: Driver> {
-    /// A child of a fork keeps it for ever, as to end it would be to call it.
-    driver: Arc<D>,
-    here: Arc<Here>,
-    /// A random number: what peers tell processes by.
-    process: u64,
-    /// Who opens or closes has it.
-    turn: Mutex<()>,
-    imports: RwLock<Imports<D::Opened>>,
-    /// Taken behind the table of what is open, where both are.
-    batches: Mutex<Batches>,
+    /// Dropped, and so joined, before the mappings that it works on.
+    thread: MappingThread,
+    mappings: Arc<DriverMappings<D>>,
 }
 
 /// Bytes of a batch, at most: so many that the time between a copy's end and the next one's begin is a small part of it.
@@ -55,7 +53,7 @@ const BATCH_BYTES: u64 = 16 << 20;
 /// What is allocated in several pieces has at most so many.
 const PIECES_MAX: usize = 4096;
 
-impl<D: Driver> Driven<D> {
+impl<D: Driver + 'static> Driven<D> {
     /// Opens the driver that is installed. Memory of others is mapped for that device, by its number in this process, unless it is another one
     /// that copies.
     ///
@@ -63,18 +61,21 @@ impl<D: Driver> Driven<D> {
     /// [`NoMemory`].
     pub fn open_device(device: u32) -> Result<Self, NoMemory> {
         let (driver, here) = (Arc::new(D::begin(device)?), Arc::new(Here::new()?));
-        let imports = RwLock::new(Imports::new());
-        let batches = Mutex::new(Batches::of(COPY_SLOTS));
-        Ok(Self { driver, here, process: random()?, turn: Mutex::default(), imports, batches })
+        let mappings = Arc::new(DriverMappings::new(driver, Arc::clone(&here), random()?));
+        let used = Arc::clone(&mappings);
+        let thread = MappingThread::start(&here, move |request| used.carry_out(request))?;
+        Ok(Self { thread, mappings })
     }
+}
 
+impl<D: Driver> Driven<D> {
     /// Memory of the device, for whoever has no other; not zeroed. Its address, which the CPU does not touch.
     ///
     /// # Errors
     /// What the driver says.
     pub fn alloc(&self, len: usize) -> Result<usize, Cause> {
         self.check_process()?;
-        self.driver.alloc(len)
+        self.driver().alloc(len)
     }
 
     /// Frees it.
@@ -83,24 +84,23 @@ impl<D: Driver> Driven<D> {
     /// What the driver says.
     pub fn free(&self, addr: usize) -> Result<(), Cause> {
         self.check_process()?;
-        self.driver.free(addr)
+        self.driver().free(addr)
     }
 
-    /// A child of a fork has nothing of its parent's. Asked before any lock, which another thread of its parent's may have had.
+    fn driver(&self) -> &D {
+        &self.mappings.driver
+    }
+
     fn check_process(&self) -> Result<(), Cause> {
-        if planted("mem-gpu-goes-on-in-children") { Ok(()) } else { self.here.check() }
+        self.mappings.check_process()
     }
 
-    fn imports(&self) -> std::sync::RwLockReadGuard<'_, Imports<D::Opened>> {
-        self.imports.read().unwrap_or_else(PoisonError::into_inner)
+    fn imports(&self) -> RwLockReadGuard<'_, Imports<D::Opened>> {
+        self.mappings.imports()
     }
 
-    fn imports_mut(&self) -> std::sync::RwLockWriteGuard<'_, Imports<D::Opened>> {
-        self.imports.write().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn batches(&self) -> std::sync::MutexGuard<'_, Batches> {
-        self.batches.lock().unwrap_or_else(PoisonError::into_inner)
+    fn batches(&self) -> MutexGuard<'_, Batches> {
+        self.mappings.batches()
     }
 
     /// The own allocation around an address.
@@ -108,7 +108,7 @@ impl<D: Driver> Driven<D> {
         if imports.has(addr) {
             return Err(FindError::Imported { addr });
         }
-        let found = self.driver.find(addr).map_err(FindError::Other)?;
+        let found = self.driver().find(addr).map_err(FindError::Other)?;
         found.filter(|found| found.offset_of(addr).is_some()).ok_or(FindError::Unknown { addr })
     }
 
@@ -127,6 +127,7 @@ impl<D: Driver> Driven<D> {
                 Err(FindError::Other(cause)) => return Err(CopyError::Other(cause)),
                 Err(_) => return Ok(None),
             };
+            self.ask_for_slots(found.device);
             at = found.base.saturating_add(found.len);
             first = first.or(Some((found.device, at.min(end) - addr)));
             if at >= end {
@@ -136,13 +137,31 @@ impl<D: Driver> Driven<D> {
         Ok(None)
     }
 
+    /// Requests the streams and events of a device that has own memory, unless that was done. Called for all bytes of a buffer when a message of it begins, so that
+    /// no copy of them makes a stream itself.
+    fn ask_for_slots(&self, own: u32) {
+        if let Some(device) = self.driver().device_for(Some(own)) {
+            self.mappings.prepared.ask(device, self.thread.queue());
+        }
+    }
+
+    /// Whether a device has its streams and events.
+    fn is_prepared(&self, device: Option<u32>) -> Result<bool, CopyError> {
+        match device {
+            Some(device) if !planted("mem-gpu-makes-streams-inline") => {
+                self.mappings.prepared.poll(device, self.thread.queue()).map_err(CopyError::Other)
+            }
+            _ => Ok(true),
+        }
+    }
+
     /// Where bytes are.
     fn spot(&self, imports: &Imports<D::Opened>, place: Place<'_>, len: usize) -> Result<Spot, CopyError> {
         match place {
             Place::Host(addr) => Ok(Spot { addr, device: None, is_open: false, piece: len }),
             Place::Device(At::Own(addr)) => match self.own(imports, addr, len)? {
                 Some((device, piece)) => {
-                    let device = self.driver.device_for(Some(device));
+                    let device = self.driver().device_for(Some(device));
                     Ok(Spot { addr, device, is_open: false, piece })
                 }
                 None => Err(CopyError::Outside { at: addr as u64, len }),
@@ -176,7 +195,7 @@ impl<D: Driver> Driven<D> {
             let device = if to.is_open && !from.is_open { to.device } else { from.device.or(to.device) };
             let part = if planted("mem-gpu-copies-over-seams") { left } else { to.piece.min(from.piece) };
             // SAFETY: the caller's promise.
-            let copied = unsafe { self.driver.transfer(to.addr, from.addr, part, (way, device)) };
+            let copied = unsafe { self.driver().transfer(to.addr, from.addr, part, (way, device)) };
             copied.map_err(CopyError::Other)?;
             done += part;
             if done >= len {
@@ -215,11 +234,15 @@ impl<D: Driver> Driven<D> {
             let (to, from) = (self.spot(&imports, to, left)?, self.spot(&imports, from, left)?);
             let device = if to.is_open && !from.is_open { to.device } else { from.device.or(to.device) };
             let part = to.piece.min(from.piece);
+            if !self.is_prepared(device)? && batch.is_none() {
+                return Err(CopyError::Busy);
+            }
             let mut batches = self.batches();
             let slot = batches.slot(batch)?;
             batches.note(slot, device, uses, held);
             // SAFETY: the caller's promise; what is open stays so until the slot has ended, and memory of the host is held.
-            let begun = unsafe { self.driver.begin_transfer(slot, to.addr, from.addr, part, (way, device)) };
+            let begun =
+                unsafe { self.driver().begin_transfer(slot, to.addr, from.addr, part, (way, device)) };
             begun.map_err(CopyError::Other)?;
             done += part;
         }
@@ -264,7 +287,7 @@ struct Spot {
 
 impl<D: Driver + 'static> IpcMemory for Driven<D> {
     fn caps(&self) -> Caps {
-        self.driver.caps()
+        self.driver().caps()
     }
 
     fn allocation_of(&self, addr: usize) -> Result<Allocation, FindError> {
@@ -278,18 +301,18 @@ impl<D: Driver + 'static> IpcMemory for Driven<D> {
 
     fn export(&self, of: &Allocation, how: Passing) -> Result<Export, ExportError> {
         self.check_process()?;
-        let is_there = || match self.driver.find(of.base) {
+        let is_there = || match self.driver().find(of.base) {
             Ok(found) if found == Some(*of) => Ok(()),
             Ok(_) => Err(ExportError::Gone(of.id)),
             Err(cause) => Err(ExportError::Other(cause)),
         };
         is_there()?;
         let kind = D::KINDS.first().copied().unwrap_or(0);
-        let mut sealed = Sealed::of(of, self.process, kind);
-        let descriptor = self.driver.export(of, how, &mut sealed)?;
+        let mut sealed = Sealed::of(of, self.mappings.process, kind);
+        let descriptor = self.driver().export(of, how, &mut sealed)?;
         // What was freed and allocated again meanwhile is not what was asked for.
         if let Err(gone) = is_there() {
-            let _ = self.driver.unexport(&sealed);
+            let _ = self.driver().unexport(&sealed);
             return Err(gone);
         }
         Ok(Export { handle: sealed.handle(), descriptor })
@@ -297,8 +320,8 @@ impl<D: Driver + 'static> IpcMemory for Driven<D> {
 
     fn unexport(&self, export: Export) -> Result<(), CloseError> {
         match Sealed::parse(&export.handle, D::KINDS) {
-            Ok(sealed) if sealed.process == self.process && self.check_process().is_ok() => {
-                self.driver.unexport(&sealed)
+            Ok(sealed) if sealed.process == self.mappings.process && self.check_process().is_ok() => {
+                self.driver().unexport(&sealed)
             }
             _ => Err(CloseError::Unknown),
         }
@@ -312,9 +335,9 @@ impl<D: Driver + 'static> IpcMemory for Driven<D> {
     fn user(&self, own: Option<usize>) -> Option<User> {
         self.check_process().ok()?;
         // Nobody is asked where there is one mapping for all.
-        let by_default = self.driver.device_for(None)?;
+        let by_default = self.driver().device_for(None)?;
         let found = own.and_then(|addr| self.find(&self.imports(), addr).ok());
-        let device = found.and_then(|found| self.driver.device_for(Some(found.device)));
+        let device = found.and_then(|found| self.driver().device_for(Some(found.device)));
         Some(User::Device(device.unwrap_or(by_default)))
     }
 
@@ -324,55 +347,17 @@ impl<D: Driver + 'static> IpcMemory for Driven<D> {
         descriptor: Option<OwnedFd>,
         user: User,
     ) -> Result<Mapped, OpenError> {
-        self.check_process().map_err(OpenError::Other)?;
-        let sealed = Sealed::parse(handle, D::KINDS)?;
-        if sealed.process == self.process {
-            return Err(OpenError::Own);
-        }
-        let device = self.driver.device_for(match user {
-            User::Device(device) => Some(device),
-            User::Host => None,
-        });
-        let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
-        let conflicts = self.driver.conflicts(sealed.kind);
-        let stale = self.imports().in_the_way(&sealed, device).filter(|_| conflicts);
-        match stale {
-            Some(stale) if stale == sealed.id => return Err(OpenError::AlreadyMapped),
-            Some(stale) => return Err(OpenError::Overlap { stale, wanted: sealed.id }),
-            None => {}
-        }
-        let (addr, opened) = self.driver.open(&sealed, descriptor, device)?;
-        // A peer's word for the length would have copies go beyond what is mapped.
-        let wrong = match self.driver.maps(addr, sealed.len) {
-            Ok(true) => return Ok(self.imports_mut().add(&sealed, device, addr, opened)),
-            Ok(false) if planted("mem-gpu-believes-lengths") => {
-                return Ok(self.imports_mut().add(&sealed, device, addr, opened));
-            }
-            Ok(false) => HandleError::Value("length").into(),
-            Err(cause) => OpenError::Other(cause),
-        };
-        let _ = self.driver.close(addr, &opened);
-        Err(wrong)
+        self.mappings.open(handle, descriptor, user)
     }
 
     fn close(&self, mapped: Mapped) -> Result<(), NotClosed> {
-        if self.check_process().is_err() {
-            return Err(NotClosed { mapped, error: CloseError::Unknown });
-        }
-        let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
-        // Nothing can begin on it any more, as whoever closes it has given it away. Whoever has asked for the ends of his copies does not wait here.
-        if let Err(cause) = self.batches().wait(&*self.driver, Some(mapped.number)) {
-            return Err(NotClosed { mapped, error: CloseError::Other(cause) });
-        }
-        // Waits for copies, which borrow it.
-        let (mapped, import) = self.imports_mut().take(mapped)?;
-        match self.driver.close(import.addr, &import.opened) {
-            Ok(()) => Ok(()),
-            Err(cause) => {
-                self.imports_mut().put_back(&mapped, import);
-                Err(NotClosed { mapped, error: CloseError::Other(cause) })
-            }
-        }
+        self.mappings.close(mapped)
+    }
+
+    fn mapping_queue(&self) -> Option<&MappingQueue> {
+        // A child of a fork has no thread, and is refused at once.
+        let is_there = self.check_process().is_ok() && !planted("mem-gpu-opens-inline");
+        is_there.then(|| self.thread.queue())
     }
 
     fn read(&self, from: At<'_>, out: &mut [u8]) -> Result<(), CopyError> {
@@ -406,7 +391,7 @@ impl<D: Driver + 'static> IpcMemory for Driven<D> {
     fn pin(&self, memory: &Memory) -> Option<StagePin> {
         let is_ours =
             self.check_process().is_ok() && memory.kind() == crate::Kind::Host && !memory.is_empty();
-        if is_ours { pins::pin(&self.driver, &self.here, memory) } else { None }
+        if is_ours { pins::pin(&self.mappings.driver, &self.mappings.here, memory) } else { None }
     }
 
     fn batch_bytes(&self) -> Option<u64> {
@@ -450,7 +435,7 @@ impl<D: Driver + 'static> IpcMemory for Driven<D> {
 
     fn has_ended(&self, batch: &CopyBatch) -> Result<bool, CopyError> {
         self.check_process().map_err(CopyError::Refused)?;
-        self.batches().has_ended(&*self.driver, batch)
+        self.batches().has_ended(self.driver(), batch)
     }
 }
 
@@ -461,23 +446,4 @@ fn of_host(memory: &Memory, at: u64, len: usize) -> Result<usize, CopyError> {
         return Err(outside);
     }
     memory.checked(at, len as u64).map_err(|_| outside)
-}
-
-impl<D: Driver> Drop for Driven<D> {
-    fn drop(&mut self) {
-        if self.check_process().is_err() {
-            return std::mem::forget(Arc::clone(&self.driver));
-        }
-        let batches = self.batches.get_mut().unwrap_or_else(PoisonError::into_inner);
-        if batches.wait(&*self.driver, None).is_err() {
-            // Copies may go on: what they use stays as it is.
-            std::mem::forget(std::mem::replace(batches, Batches::of(0)));
-            return std::mem::forget(Arc::clone(&self.driver));
-        }
-        let imports = self.imports.get_mut().unwrap_or_else(PoisonError::into_inner);
-        for import in imports.drain() {
-            // What the driver keeps now is its own until the process ends.
-            let _ = self.driver.close(import.addr, &import.opened);
-        }
-    }
 }

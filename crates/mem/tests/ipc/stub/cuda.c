@@ -3,7 +3,8 @@
  * number of descriptors, handles and mappings hold, at addresses of the importer's choice; pools that hand out memory for which
  * there is no legacy handle. Of several devices each copies only what is its own, of the host, or mapped for it; real ones find a slower way.
  * Copies and memsets that are called synchronous return early, and land when the context is synchronised, unless their memory has the attribute
- * SYNC_MEMOPS, which VIRTUAL and POOLED memory refuses, or the context the flag. STUB_EARLY=off: they land at once. STUB_CTX_FLAGS=refuse: no context takes
+ * SYNC_MEMOPS, which VIRTUAL and POOLED memory refuses, or the context the flag. STUB_EARLY=off: they land at once. Calls that allocate, free, map, unmap,
+ * open and close wait for a kernel that runs (device.h), and those that make and end streams. STUB_CTX_FLAGS=refuse: no context takes
  * flags. */
 #include "legacy.h"
 
@@ -93,6 +94,7 @@ u64 stub_depth(void) { return (u64)depth; }
 static int allocate_as(u64 *at, size_t size, u64 kind) {
     if (!here())
         return INVALID_CONTEXT;
+    wait_for_kernel();
     enter();
     struct range *made = allocate(size);
     if (made)
@@ -107,6 +109,7 @@ int cuMemAllocAsync(u64 *at, size_t size, void *stream) { return (void)stream, a
 int cuMemFree_v2(u64 at) {
     if (!here())
         return INVALID_CONTEXT;
+    wait_for_kernel();
     enter();
     struct range *found = find(at);
     int is_it = found && !found->import && found->va == at && found->more[0] != VIRTUAL;
@@ -205,6 +208,7 @@ int cuIpcOpenMemHandle_v2(u64 *at, struct ipc_handle handle, unsigned flags) {
         return INVALID_CONTEXT;
     if (flags != 1)
         return INVALID_VALUE;
+    wait_for_kernel();
     enter();
     enum outcome outcome = open_handle(&handle, on(), &opened);
     leave();
@@ -220,6 +224,7 @@ int cuIpcOpenMemHandle_v2(u64 *at, struct ipc_handle handle, unsigned flags) {
 int cuIpcCloseMemHandle(u64 at) {
     if (!here())
         return INVALID_CONTEXT;
+    wait_for_kernel();
     enter();
     struct range *found = find(at);
     int failed = !found || found->on != on() || close_handle(at);
@@ -277,6 +282,12 @@ int cuMemCreate(u64 *handle, size_t size, const struct properties *of, u64 flags
 int cuMemRelease(u64 handle) {
     enter();
     struct physical *found = physical_of(handle);
+    if (found && found->handles == 1 && !found->mappings) {
+        /* It is freed. */
+        leave();
+        wait_for_kernel();
+        enter();
+    }
     if (found)
         found->handles--, counters[PUTS]++, let_go(found);
     leave();
@@ -353,6 +364,7 @@ int cuMemAddressFree(u64 at, size_t size) {
 
 int cuMemMap(u64 at, size_t size, size_t offset, u64 handle, u64 flags) {
     int result = INVALID_VALUE;
+    wait_for_kernel();
     enter();
     struct physical *physical = physical_of(handle);
     struct reserved *all = reserved_at(at);
@@ -372,6 +384,7 @@ int cuMemMap(u64 at, size_t size, size_t offset, u64 handle, u64 flags) {
 
 int cuMemUnmap(u64 at, size_t size) {
     int result = INVALID_VALUE;
+    wait_for_kernel();
     enter();
     /* All segments inside. */
     for (int i = 0; i < RANGES; i++)
@@ -392,6 +405,7 @@ struct access {
 
 int cuMemSetAccess(u64 at, size_t size, const struct access *access, size_t count) {
     int result = INVALID_VALUE;
+    wait_for_kernel();
     enter();
     for (int i = 0; i < RANGES; i++)
         if (ranges[i].len && ranges[i].more[0] == VIRTUAL && ranges[i].va >= at && ranges[i].va + ranges[i].len <= at + size)
@@ -416,11 +430,12 @@ static struct stream *stream_of(void *stream) { return here() ? find_stream(stre
 int cuStreamCreate(void **stream, unsigned flags) {
     if (!here() || flags != 1)
         return here() ? INVALID_VALUE : INVALID_CONTEXT;
+    wait_for_kernel();
     return (*stream = make_stream(on())) ? OK : OUT_OF_MEMORY;
 }
 
 int cuStreamDestroy_v2(void *stream) {
-    struct stream *of = (mine(), stream_of(stream));
+    struct stream *of = (mine(), wait_for_kernel(), stream_of(stream));
     return of ? (land_stream(of), of->live = 0, OK) : INVALID_VALUE;
 }
 
@@ -445,8 +460,11 @@ int cuEventRecord(void *event, void *stream) {
 int cuEventQuery(void *event) { return !here() ? INVALID_CONTEXT : is_over(event) ? OK : NOT_READY; }
 
 static int touchable(u64 at) {
+    enter();
     struct range *found = find(at);
-    return !found || (found->on == on() && (found->more[0] != VIRTUAL || found->more[2]));
+    int is_it = !found || (found->on == on() && (found->more[0] != VIRTUAL || found->more[2]));
+    leave();
+    return is_it;
 }
 
 int cuMemcpyAsync(u64 to, u64 from, size_t size, void *stream) {

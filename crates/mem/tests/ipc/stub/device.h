@@ -58,6 +58,26 @@ static char *own_window, *import_window;
 enum { GETS, PUTS, OPENS, CLOSES, CONTEXTS, SYNCS, COUNTERS };
 static u64 counters[COUNTERS];
 
+/* A kernel that runs on the devices of this process, from stub_run_kernel on until stub_end_kernel, or for KERNEL_MS, so that who waits for it in the wrong
+ * thread is found out and does not hang. Calls that a vendor's documentation allows to wait for one do so, and nobody has the table meanwhile.
+ * STUB_KERNEL=ignore: none waits. */
+enum { KERNEL_MS = 5000 };
+static int kernel;
+static u64 kernel_waits, kernel_waiting;
+
+static inline void wait_for_kernel(void) {
+    const char *rule = getenv("STUB_KERNEL");
+    if (!__atomic_load_n(&kernel, __ATOMIC_ACQUIRE) || (rule && !strcmp(rule, "ignore")))
+        return;
+    __atomic_fetch_add(&kernel_waits, 1, __ATOMIC_RELAXED), __atomic_fetch_add(&kernel_waiting, 1, __ATOMIC_RELEASE);
+    for (int ms = 0; __atomic_load_n(&kernel, __ATOMIC_ACQUIRE); ms++) {
+        usleep(1000);
+        if (ms == KERNEL_MS)
+            __atomic_store_n(&kernel, 0, __ATOMIC_RELEASE);
+    }
+    __atomic_fetch_sub(&kernel_waiting, 1, __ATOMIC_RELEASE);
+}
+
 static u64 round_up(u64 len) { return (len + GRANULE - 1) / GRANULE * GRANULE; }
 
 static int lock_range(int fd, int command, int type, u64 start, u64 len) {
@@ -308,6 +328,13 @@ static int begin(void) {
     pthread_mutex_unlock(&threads);
     return device < 0 ? -1 : 0;
 }
+
+/* For tests: the kernel begins, and ends; whether it runs; calls that wait for it now, and that ever did. */
+u64 stub_run_kernel(void) { return __atomic_store_n(&kernel, 1, __ATOMIC_RELEASE), 0; }
+u64 stub_end_kernel(void) { return __atomic_store_n(&kernel, 0, __ATOMIC_RELEASE), 0; }
+u64 stub_kernel_runs(void) { return (u64)__atomic_load_n(&kernel, __ATOMIC_ACQUIRE); }
+u64 stub_kernel_waiting(void) { return __atomic_load_n(&kernel_waiting, __ATOMIC_ACQUIRE); }
+u64 stub_kernel_waits(void) { return __atomic_load_n(&kernel_waits, __ATOMIC_RELAXED); }
 
 /* For tests: bytes of the device in use, and how often what was asked. */
 u64 stub_used(void) {

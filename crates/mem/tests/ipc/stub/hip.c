@@ -1,7 +1,8 @@
 /* In place of AMD's runtime, libamdhip64.so, with one device or STUB_DEVICES, and its rules: a thread has a device of its own, ids of allocations have 32 bits and come
  * again, handles are as in legacy.h, and memory that was exported once stays taken until its process ends, whatever becomes of
  * it (as of ROCm 7; not with STUB_HIP_PINS=0). For memory of pools and for what is mapped at addresses of one's own choice there is no handle. Of
- * several devices each copies only what is its own, of the host, or mapped for it, and inside of one allocation; real ones find a slower way. */
+ * several devices each copies only what is its own, of the host, or mapped for it, and inside of one allocation; real ones find a slower way. Calls that allocate,
+ * free, open and close wait for a kernel that runs (device.h), and those that make and end streams. */
 #include "legacy.h"
 #include "streams.h"
 
@@ -30,6 +31,7 @@ u64 stub_current(void) { return (u64)current(); }
 static int allocate_as(void **at, size_t size, u64 kind) {
     if (current() == devices())
         return OUT_OF_MEMORY;
+    wait_for_kernel();
     enter();
     struct range *made = allocate(size);
     if (made)
@@ -60,6 +62,7 @@ u64 stub_make(const char *sort, u64 len) {
 }
 
 int hipFree(void *at) {
+    wait_for_kernel();
     enter();
     struct range *found = find((u64)at);
     int is_it = found && !found->import && found->va == (u64)at;
@@ -126,6 +129,7 @@ int hipIpcOpenMemHandle(void **at, struct ipc_handle handle, unsigned flags) {
         return INVALID_VALUE;
     if (current() == devices())
         return MAP_FAILED_;
+    wait_for_kernel();
     enter();
     enum outcome outcome = open_handle(&handle, (u64)current(), &opened);
     leave();
@@ -135,6 +139,7 @@ int hipIpcOpenMemHandle(void **at, struct ipc_handle handle, unsigned flags) {
 }
 
 int hipIpcCloseMemHandle(void *at) {
+    wait_for_kernel();
     enter();
     struct range *found = find((u64)at);
     int is_ours = found && (found->on == (u64)current() || found->more[1]);
@@ -150,11 +155,12 @@ static struct stream *stream_of(void *stream) {
 int hipStreamCreateWithFlags(void **stream, unsigned flags) {
     if (current() == devices() || flags != 1)
         return INVALID_VALUE;
+    wait_for_kernel();
     return (*stream = make_stream((u64)current())) ? OK : OUT_OF_MEMORY;
 }
 
 int hipStreamDestroy(void *stream) {
-    struct stream *of = (mine(), stream_of(stream));
+    struct stream *of = (mine(), wait_for_kernel(), stream_of(stream));
     return of ? (land_stream(of), of->live = 0, OK) : INVALID_VALUE;
 }
 

@@ -4,7 +4,8 @@
  * is closed once. There is one card or STUB_DEVICES, of no tiles or STUB_TILES; memory of a card with tiles lies on the first two of
  * them if STUB_SPLIT is set, and its handle is of the first half. What is put at addresses of one's own choice has no handle. Of several devices
  * each copies only what is its own, of the host, or mapped for it, and inside of one allocation; real ones find a slower way. A list of
- * commands is of one device, and of one thread at a time; of one that is asynchronous, commands go on after they were appended. */
+ * commands is of one device, and of one thread at a time; of one that is asynchronous, commands go on after they were appended. Calls that free, open and
+ * close wait for a kernel that runs (device.h), and those that make lists. */
 #include "device.h"
 #include "streams.h"
 
@@ -92,6 +93,7 @@ u64 stub_make(const char *sort, u64 len) {
 }
 
 unsigned zeMemFree(void *of, void *at) {
+    wait_for_kernel();
     enter();
     struct range *found = of == &context ? find((u64)at) : NULL;
     int is_it = found && !found->import && found->va == (u64)at;
@@ -167,6 +169,7 @@ unsigned zeMemPutIpcHandle(void *of, struct ze_handle handle) {
 }
 
 unsigned zeMemOpenIpcHandle(void *of, void *on, struct ze_handle handle, unsigned flags, void **at) {
+    wait_for_kernel();
     enter();
     int is_one = of == &context && number(on) >= 0 && !flags && handle.magic == MAGIC;
     struct record *record = is_one ? record_of(handle.fd) : NULL;
@@ -186,6 +189,7 @@ unsigned zeMemOpenIpcHandle(void *of, void *on, struct ze_handle handle, unsigne
 }
 
 unsigned zeMemCloseIpcHandle(void *of, const void *at) {
+    wait_for_kernel();
     enter();
     struct range *found = of == &context ? find((u64)at) : NULL;
     int is_it = found && found->import && found->va == (u64)at;
@@ -205,6 +209,7 @@ unsigned zeCommandListCreateImmediate(void *of, void *on, const struct queue *de
     int is_one = of == &context && number(on) >= 0 && desc->stype == 0xe && (desc->mode == 1 || desc->mode == 2);
     if (!is_one)
         return INVALID_ARGUMENT;
+    wait_for_kernel();
     *out = desc->mode == 1 ? (void *)&lists[number(on)] : (void *)make_stream((u64)number(on));
     return *out ? OK : OUT_OF_DEVICE_MEMORY;
 }

@@ -1,0 +1,260 @@
+//! Mappings that are made and ended: at once, or, of a kind whose driver may wait for a kernel that runs, by the kind's thread. The node posts requests to that
+//! thread, polls for its answers, and does other work meanwhile.
+//!
+//! ```text
+//! Resolved::Map --> OpeningMapping: waits for room --> posted --> Importer::mapped, map_failed
+//! Unmap --> ClosingMapping: posted --> Importer::unmapped
+//!               ^            |
+//!               +-- refused -+  at most CLOSE_TRIES times
+//! ```
+
+use std::os::fd::OwnedFd;
+
+use trunkline_fabric::OobStream;
+use trunkline_mem::ipc::{Handle, IpcMemory, Mapped, MappingTicket, NotClosed, OpenError, User};
+use trunkline_proto::ipc::importer::{MappingId, Place, Refusal, Unmap, Way};
+
+use super::{Broken, Buffer, CLOSE_TRIES, Neighbour, Node};
+
+/// A mapping that the kind's thread makes.
+#[derive(Debug)]
+pub(super) struct OpeningMapping {
+    mapping: MappingId,
+    /// `None` until there is room for it.
+    ticket: Option<MappingTicket>,
+}
+
+/// A mapping that is not closed yet.
+#[derive(Debug)]
+pub(super) struct ClosingMapping {
+    mapping: MappingId,
+    step: ClosingStep,
+    /// How often the driver has not closed it.
+    tries: u8,
+}
+
+/// How far the end of a mapping is.
+#[derive(Debug)]
+enum ClosingStep {
+    /// The driver is to be asked, for the first time or again.
+    Waits(Mapped),
+    /// The kind's thread is asked.
+    Posted(MappingTicket),
+}
+
+impl<M: IpcMemory, S: OobStream> Node<M, S> {
+    /// Where memory of others must be mapped for copies from or to that buffer.
+    pub(super) fn place_of(&self, buffer: &Buffer) -> Place {
+        let user = self.memory.user(buffer.address());
+        match user.filter(|_| !self.mutant.is("ipc-node-maps-in-one-place")) {
+            None => self.config.place,
+            Some(User::Device(device)) => Place { device, way: Way::Device },
+            Some(User::Host) => Place { device: 0, way: Way::Host },
+        }
+    }
+
+    /// Maps the memory that a message needs, or posts that; a failure is returned by the importer when it resolves the name next.
+    pub(super) fn map(&mut self, mapping: MappingId) {
+        if self.memory.mapping_queue().is_some() {
+            self.opening.push_back(OpeningMapping { mapping, ticket: None });
+            return self.post_openings();
+        }
+        match self.to_open(mapping) {
+            Some((handle, descriptor, user)) => {
+                let opened = self.memory.open_for(&handle, descriptor, user);
+                self.on_opened(mapping, opened);
+            }
+            None => self.map_failed(mapping, Refusal::Other),
+        }
+    }
+
+    /// The handle, descriptor and user of a mapping to be made. `None`: its neighbour has ended, or the process has no descriptors left.
+    fn to_open(&self, mapping: MappingId) -> Option<(Handle, Option<OwnedFd>, User)> {
+        let peer = self.peers.get(Neighbour(mapping.source)).filter(|peer| peer.stream.is_some())?;
+        let import = peer.imports.get(mapping.name)?;
+        // A neighbour names no other process than itself, be it this one.
+        let process = peer.process.filter(|_| !self.mutant.is("ipc-node-believes-numbers"));
+        let handle = process.map_or(import.handle, |number| import.handle.of_process(number));
+        let descriptor = import.descriptor.as_ref().map(|fd| fd.try_clone()).transpose().ok()?;
+        let user = match mapping.place {
+            Place { device, way: Way::Device } => User::Device(device),
+            Place { way: Way::Host, .. } => User::Host,
+        };
+        Some((handle, descriptor, user))
+    }
+
+    /// Posts the mappings that wait for room, as far as there is any.
+    fn post_openings(&mut self) {
+        for at in 0..self.opening.len() {
+            let Some(OpeningMapping { mapping, ticket: None }) = self.opening.get(at) else { continue };
+            let mapping = *mapping;
+            let ticket = match self.to_open(mapping) {
+                Some((handle, descriptor, user)) => {
+                    let queue = self.memory.mapping_queue();
+                    queue.and_then(|queue| queue.post_open(&handle, descriptor, user))
+                }
+                None => {
+                    self.opening.remove(at);
+                    self.map_failed(mapping, Refusal::Other);
+                    // The places of the others have changed: the next call posts them.
+                    return;
+                }
+            };
+            if ticket.is_none() && self.mutant.is("ipc-node-drops-what-finds-no-room") {
+                self.opening.remove(at);
+                return self.map_failed(mapping, Refusal::Other);
+            }
+            if ticket.is_none() {
+                return;
+            }
+            if let Some(one) = self.opening.get_mut(at) {
+                one.ticket = ticket;
+            }
+        }
+    }
+
+    /// Takes the answers about mappings that are made, and posts those that wait for room; returns whether there was any answer.
+    pub(super) fn end_openings(&mut self) -> bool {
+        if self.opening.is_empty() {
+            return false;
+        }
+        let mut ended = false;
+        for _ in 0..self.opening.len() {
+            let Some(one) = self.opening.pop_front() else { break };
+            let opened = match (self.memory.mapping_queue(), &one.ticket) {
+                (Some(queue), Some(ticket)) => queue.take_opened(ticket),
+                (Some(_), None) => None,
+                // This is a child of a fork, in which the thread is not.
+                (None, _) => Some(Err(OpenError::Gone)),
+            };
+            match opened {
+                Some(opened) => {
+                    ended = true;
+                    self.on_opened(one.mapping, opened);
+                }
+                None => self.opening.push_back(one),
+            }
+        }
+        self.post_openings();
+        ended
+    }
+
+    /// The driver has opened the memory of a mapping, or refused. The neighbour may have ended by now: then the importer has the mapping ended with the next calls.
+    fn on_opened(&mut self, mapping: MappingId, opened: Result<Mapped, OpenError>) {
+        let neighbour = Neighbour(mapping.source);
+        let mapped = match opened {
+            Ok(mapped) => mapped,
+            Err(error) if error.is_in_the_way() => return self.map_failed(mapping, Refusal::AlreadyMapped),
+            Err(_) => return self.map_failed(mapping, Refusal::Other),
+        };
+        let import = self.peers.get(neighbour).and_then(|peer| peer.imports.get(mapping.name));
+        let announced = import.map_or(0, |import| import.span.len());
+        let found = mapped.len() as u64;
+        if found < announced && !self.mutant.is("ipc-node-believes-lengths") {
+            self.end_mapping(mapping, mapped, 0);
+            self.map_failed(mapping, Refusal::Other);
+            return self.break_with(neighbour, Broken::Length { found, announced });
+        }
+        self.counts.maps += 1;
+        let address = mapped.address().unwrap_or(0) as u64;
+        if self.importer.mapped(mapping, address).is_ok()
+            && let Some(peer) = self.peers.get_mut(neighbour)
+        {
+            peer.imports.mapped(mapping.name, mapping.place, mapped);
+        }
+    }
+
+    fn map_failed(&mut self, mapping: MappingId, why: Refusal) {
+        self.counts.map_failures += 1;
+        // The importer asked for it itself.
+        let _ = self.importer.map_failed(mapping, why);
+    }
+
+    pub(super) fn unmap(&mut self, unmap: Unmap) {
+        let Unmap { mapping, .. } = unmap;
+        let peer = self.peers.get_mut(Neighbour(mapping.source));
+        let mapped = peer.and_then(|peer| peer.imports.unmap(mapping.name, mapping.place));
+        match mapped {
+            Some(_) if self.mutant.is("ipc-node-unmaps-nothing") => _ = self.importer.unmapped(mapping),
+            Some(mapped) => {
+                if self.end_mapping(mapping, mapped, 0) {
+                    self.on_unmapped(mapping);
+                }
+            }
+            // Only a planted bug has the importer take for mapped a name that is not.
+            None => _ = self.importer.unmapped(mapping),
+        }
+    }
+
+    fn on_unmapped(&mut self, mapping: MappingId) {
+        self.counts.unmaps += 1;
+        let _ = self.importer.unmapped(mapping);
+    }
+
+    /// Closes a mapping, or posts that; returns whether it is closed.
+    fn end_mapping(&mut self, mapping: MappingId, mapped: Mapped, tries: u8) -> bool {
+        if let Some(queue) = self.memory.mapping_queue() {
+            let step = match queue.post_close(mapped) {
+                Ok(ticket) => ClosingStep::Posted(ticket),
+                Err(mapped) => ClosingStep::Waits(mapped),
+            };
+            self.closing.push_back(ClosingMapping { mapping, step, tries });
+            return self.mutant.is("ipc-node-tells-before-it-unmaps");
+        }
+        match self.memory.close(mapped) {
+            Ok(()) => true,
+            Err(left) => {
+                self.on_not_closed(mapping, left, tries);
+                false
+            }
+        }
+    }
+
+    /// The driver did not close a mapping: that is tried again.
+    fn on_not_closed(&mut self, mapping: MappingId, left: NotClosed, tries: u8) {
+        self.counts.unmap_failures += u64::from(tries == 0);
+        let step = ClosingStep::Waits(left.mapped);
+        self.closing.push_back(ClosingMapping { mapping, step, tries: tries + 1 });
+    }
+
+    /// Takes the answers about mappings that are ended, and closes again, or leaves behind, those that the driver did not close; returns whether there was any answer.
+    pub(super) fn end_closings(&mut self) -> bool {
+        let mut ended = false;
+        for _ in 0..self.closing.len() {
+            let Some(ClosingMapping { mapping, step, tries }) = self.closing.pop_front() else { break };
+            match step {
+                ClosingStep::Waits(_) if tries >= CLOSE_TRIES => {
+                    self.counts.leaks += 1;
+                    let _ = self.importer.unmapped(mapping);
+                }
+                ClosingStep::Waits(mapped) => {
+                    if self.end_mapping(mapping, mapped, tries) {
+                        self.on_unmapped(mapping);
+                    }
+                }
+                ClosingStep::Posted(ticket) => ended |= self.end_closing(mapping, ticket, tries),
+            }
+        }
+        ended
+    }
+
+    /// Takes the answer of the kind's thread about a mapping that is closed; whether there was one.
+    fn end_closing(&mut self, mapping: MappingId, ticket: MappingTicket, tries: u8) -> bool {
+        let Some(queue) = self.memory.mapping_queue() else {
+            // This is a child of a fork, in which the thread is not.
+            self.counts.leaks += 1;
+            let _ = self.importer.unmapped(mapping);
+            return true;
+        };
+        match queue.take_closed(&ticket) {
+            None => {
+                let step = ClosingStep::Posted(ticket);
+                self.closing.push_back(ClosingMapping { mapping, step, tries });
+                return false;
+            }
+            Some(Ok(())) => self.on_unmapped(mapping),
+            Some(Err(left)) => self.on_not_closed(mapping, left, tries),
+        }
+        true
+    }
+}

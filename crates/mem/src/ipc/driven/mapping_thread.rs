@@ -1,0 +1,53 @@
+//! The thread of a process that makes a driver's calls which may wait for a kernel that runs: to open memory of peers and to close it. It begins with its kind of
+//! memory and ends with it. A child of a fork has none.
+
+use std::sync::Arc;
+use std::thread::{Builder, JoinHandle};
+
+use super::Here;
+use crate::ipc::error::Cause;
+use crate::ipc::mapping_queue::{MappingAnswer, MappingQueue, MappingRequest};
+
+/// The thread, and its requests.
+#[derive(Debug)]
+pub(super) struct MappingThread {
+    queue: Arc<MappingQueue>,
+    here: Arc<Here>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl MappingThread {
+    /// Starts a thread that carries requests out that way.
+    ///
+    /// # Errors
+    /// The system's error.
+    pub(super) fn start(
+        here: &Arc<Here>,
+        carry_out: impl FnMut(MappingRequest) -> MappingAnswer + Send + 'static,
+    ) -> Result<Self, Cause> {
+        let queue = Arc::new(MappingQueue::new());
+        let served = Arc::clone(&queue);
+        let thread = Builder::new().name("trunkline-map".to_owned());
+        let thread = thread.spawn(move || served.serve(carry_out));
+        let thread = thread.map_err(|error| Cause::system("pthread_create", &error))?;
+        Ok(Self { queue, here: Arc::clone(here), thread: Some(thread) })
+    }
+
+    /// Its requests.
+    pub(super) fn queue(&self) -> &MappingQueue {
+        &self.queue
+    }
+}
+
+impl Drop for MappingThread {
+    /// Waits for the request under way. Later ones are not carried out: the kind closes its mappings when it ends.
+    fn drop(&mut self) {
+        let Some(thread) = self.thread.take() else { return };
+        if self.here.is_child() {
+            return std::mem::forget(thread);
+        }
+        self.queue.end();
+        // One that panicked has ended, too.
+        let _ = thread.join();
+    }
+}

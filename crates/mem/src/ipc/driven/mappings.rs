@@ -1,0 +1,191 @@
+//! The mappings that a process has made of its peers' memory by a driver, and the copies that use them. Shared by the thread that owns the kind, which copies, and the thread that maps.
+//!
+//! The thread that maps never waits for a kernel under a lock that copies take, which are those of the table of mappings and of the batches.
+
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::time::Duration;
+
+use super::batches::Batches;
+use super::copy_slots::COPY_SLOTS;
+use super::imports::Imports;
+use super::prepared::PreparedDevices;
+use super::{Driver, Here, Sealed};
+use crate::ipc::error::{Cause, CloseError, NotClosed, OpenError};
+use crate::ipc::mapping_queue::{MappingAnswer, MappingRequest};
+use crate::ipc::{Handle, HandleError, Mapped, User, planted};
+
+/// How often the thread that closes asks whether copies have ended.
+const POLL: Duration = Duration::from_micros(100);
+
+/// A driver, and the mappings made by it.
+#[derive(Debug)]
+pub(super) struct DriverMappings<D: Driver> {
+    /// A child of a fork keeps it for ever, as to end it would be to call it.
+    pub(super) driver: Arc<D>,
+    pub(super) here: Arc<Here>,
+    /// A random number by which peers tell processes apart.
+    pub(super) process: u64,
+    /// Held while a mapping is opened or closed.
+    turn: Mutex<()>,
+    imports: RwLock<Imports<D::Opened>>,
+    /// Locked behind the table of mappings, where both are.
+    batches: Mutex<Batches>,
+    pub(super) prepared: PreparedDevices,
+}
+
+impl<D: Driver> DriverMappings<D> {
+    pub(super) fn new(driver: Arc<D>, here: Arc<Here>, process: u64) -> Self {
+        let (imports, batches) = (RwLock::new(Imports::new()), Mutex::new(Batches::of(COPY_SLOTS)));
+        let prepared = PreparedDevices::of(driver.device_for(None));
+        Self { driver, here, process, turn: Mutex::default(), imports, batches, prepared }
+    }
+
+    /// A child of a fork has nothing of its parent's. Asked before any lock, which another thread of its parent's may have had.
+    pub(super) fn check_process(&self) -> Result<(), Cause> {
+        if planted("mem-gpu-goes-on-in-children") { Ok(()) } else { self.here.check() }
+    }
+
+    pub(super) fn imports(&self) -> RwLockReadGuard<'_, Imports<D::Opened>> {
+        self.imports.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn imports_mut(&self) -> RwLockWriteGuard<'_, Imports<D::Opened>> {
+        self.imports.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn batches(&self) -> MutexGuard<'_, Batches> {
+        self.batches.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Carries out a request, in the thread that maps.
+    pub(super) fn carry_out(&self, request: MappingRequest) -> MappingAnswer {
+        match request {
+            MappingRequest::Open { handle, descriptor, user } => {
+                MappingAnswer::Opened(self.open(&handle, descriptor, user))
+            }
+            MappingRequest::Close(mapped) => MappingAnswer::Closed(self.close_beside(mapped)),
+            MappingRequest::Prepare(device) => {
+                let made = self.prepare(device);
+                self.prepared.answer(device, made);
+                MappingAnswer::Prepared
+            }
+        }
+    }
+
+    /// Makes the streams and events of a device's copies.
+    fn prepare(&self, device: u32) -> Result<(), Cause> {
+        self.check_process()?;
+        Ok(self.driver.slots().prepare_for(&*self.driver, device)?)
+    }
+
+    /// Opens a handle for a user.
+    ///
+    /// # Errors
+    /// [`OpenError`].
+    pub(super) fn open(
+        &self,
+        handle: &Handle,
+        descriptor: Option<OwnedFd>,
+        user: User,
+    ) -> Result<Mapped, OpenError> {
+        self.check_process().map_err(OpenError::Other)?;
+        let sealed = Sealed::parse(handle, D::KINDS)?;
+        if sealed.process == self.process {
+            return Err(OpenError::Own);
+        }
+        let device = self.driver.device_for(match user {
+            User::Device(device) => Some(device),
+            User::Host => None,
+        });
+        let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        let conflicts = self.driver.conflicts(sealed.kind);
+        let stale = self.imports().in_the_way(&sealed, device).filter(|_| conflicts);
+        match stale {
+            Some(stale) if stale == sealed.id => return Err(OpenError::AlreadyMapped),
+            Some(stale) => return Err(OpenError::Overlap { stale, wanted: sealed.id }),
+            None => {}
+        }
+        if let Some(device) = device.filter(|device| !self.prepared.has(*device)) {
+            self.prepare(device).map_err(OpenError::Other)?;
+            self.prepared.answer(device, Ok(()));
+        }
+        let (addr, opened) = self.driver.open(&sealed, descriptor, device)?;
+        // A peer's word for the length would have copies go beyond what is mapped.
+        let wrong = match self.driver.maps(addr, sealed.len) {
+            Ok(true) => return Ok(self.imports_mut().add(&sealed, device, addr, opened)),
+            Ok(false) if planted("mem-gpu-believes-lengths") => {
+                return Ok(self.imports_mut().add(&sealed, device, addr, opened));
+            }
+            Ok(false) => HandleError::Value("length").into(),
+            Err(cause) => OpenError::Other(cause),
+        };
+        let _ = self.driver.close(addr, &opened);
+        Err(wrong)
+    }
+
+    /// Closes a mapping behind the copies that use it.
+    ///
+    /// # Errors
+    /// [`NotClosed`].
+    pub(super) fn close(&self, mapped: Mapped) -> Result<(), NotClosed> {
+        if self.check_process().is_err() {
+            return Err(NotClosed { mapped, error: CloseError::Unknown });
+        }
+        let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        // No copy can begin on it any more, as the caller has given it away. A caller that has polled for the ends of its copies does not wait here.
+        if let Err(cause) = self.batches().wait(&*self.driver, Some(mapped.number)) {
+            return Err(NotClosed { mapped, error: CloseError::Other(cause) });
+        }
+        self.end(mapped)
+    }
+
+    /// The same while another thread copies, which this call does not delay.
+    fn close_beside(&self, mapped: Mapped) -> Result<(), NotClosed> {
+        if planted("mem-gpu-waits-under-a-lock") {
+            return self.close(mapped);
+        }
+        loop {
+            let is_used = self.batches().poll_users(&*self.driver, mapped.number);
+            match is_used {
+                Ok(false) => break,
+                Ok(true) => std::thread::sleep(POLL),
+                Err(cause) => return Err(NotClosed { mapped, error: CloseError::Other(cause) }),
+            }
+        }
+        let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        self.end(mapped)
+    }
+
+    /// Has the driver unmap memory that no copy uses. The caller has the turn.
+    fn end(&self, mapped: Mapped) -> Result<(), NotClosed> {
+        // Waits for copies that borrow it, which are those that their caller waits for.
+        let (mapped, import) = self.imports_mut().take(mapped)?;
+        match self.driver.close(import.addr, &import.opened) {
+            Ok(()) => Ok(()),
+            Err(cause) => {
+                self.imports_mut().put_back(&mapped, import);
+                Err(NotClosed { mapped, error: CloseError::Other(cause) })
+            }
+        }
+    }
+}
+
+impl<D: Driver> Drop for DriverMappings<D> {
+    fn drop(&mut self) {
+        if self.check_process().is_err() {
+            return std::mem::forget(Arc::clone(&self.driver));
+        }
+        let batches = self.batches.get_mut().unwrap_or_else(PoisonError::into_inner);
+        if batches.wait(&*self.driver, None).is_err() {
+            // Copies may go on: the memory that they use stays mapped.
+            std::mem::forget(std::mem::replace(batches, Batches::of(0)));
+            return std::mem::forget(Arc::clone(&self.driver));
+        }
+        let imports = self.imports.get_mut().unwrap_or_else(PoisonError::into_inner);
+        for import in imports.drain() {
+            // A mapping that the driver keeps now stays until the process ends.
+            let _ = self.driver.close(import.addr, &import.opened);
+        }
+    }
+}
