@@ -4,7 +4,7 @@
 
 use std::collections::HashMap;
 
-use trunkline_fabric::{Access, Completion, Done, LinkId, Rail, Status};
+use trunkline_fabric::{Access, Completion, Done, Rail, Status};
 use trunkline_proto::mutant::Mutant;
 use trunkline_proto::reserve::{OutOfMemory, try_filled};
 use trunkline_proto::rma::Path;
@@ -208,9 +208,6 @@ pub(super) struct Context<R: Rail> {
     pub(super) mutant: Mutant,
 }
 
-const NOTHING: Completion =
-    Completion { wr_id: 0, link: LinkId(0), done: Done::Posted, status: Status::Ok, imm: None, len: 0 };
-
 /// What the id of a link that is dialled says.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) struct Dialled {
@@ -270,7 +267,7 @@ impl<R: Rail> Context<R> {
             order,
             inline_max: inline_max.min(COPIED_MAX),
             message_max,
-            batch: try_filled(NOTHING, batch as usize)?,
+            batch: try_filled(Completion::BLANK, batch as usize)?,
             answers,
             starves: false,
             turns: 0,

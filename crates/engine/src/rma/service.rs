@@ -113,9 +113,6 @@ pub(super) struct Caller {
     pub(super) id: u64,
 }
 
-const NOTHING: Completion =
-    Completion { wr_id: 0, link: LinkId(0), done: Done::Posted, status: Status::Ok, imm: None, len: 0 };
-
 impl<R: Rail> Service<R> {
     /// One on these rails, with so many receives for each link.
     pub(super) fn new(
@@ -127,7 +124,7 @@ impl<R: Rail> Service<R> {
         let (links, members) = (Slots::new(LINKS_MAX), HashMap::new());
         let (starves, stirred) = (false, 0);
         let (heaps, leaving, words) = (Vec::new(), Vec::new(), Vec::new());
-        let batch = try_filled(NOTHING, batch as usize)?;
+        let batch = try_filled(Completion::BLANK, batch as usize)?;
         Ok(Self {
             rails,
             heaps,

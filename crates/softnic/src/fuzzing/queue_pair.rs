@@ -345,15 +345,7 @@ impl World {
 
     fn poll(&mut self, at: usize) {
         self.relays.iter_mut().for_each(WireRelay::carry);
-        let nothing = Completion {
-            wr_id: 0,
-            link: LinkId(0),
-            done: Done::Posted,
-            status: Status::Ok,
-            imm: None,
-            len: 0,
-        };
-        let mut out = [nothing; 4];
+        let mut out = [Completion::BLANK; 4];
         let count = self.ends[at].rail.poll(&mut out);
         for one in &out[..count] {
             self.completed(at, one);
