@@ -1,9 +1,6 @@
 //! The engine's main paths, over the software NIC inside one process: two-sided messages of each protocol, one-sided work between members of
 //! a job, and messages inside a node.
 
-use std::fmt::Display;
-use std::time::{Duration, Instant};
-
 use trunkline_engine::host::UnixHost;
 use trunkline_engine::ipc::{Buffer, Config as Sharing};
 use trunkline_engine::rma::{HeapMemory, Job, Local, RmaError, Source};
@@ -17,12 +14,9 @@ use trunkline_proto::tagged::{Choice, Method};
 use trunkline_proto::wire::tagged::Inbox;
 use trunkline_softnic::{SoftConfig, SoftFabric, WireMode};
 
-use crate::trials::{Case, Outcome};
+use crate::trials::{Case, Outcome, told, until};
 
 type Running = Engine<SoftFabric, UnixHost>;
-
-/// Longest that a step of a path takes; an operation that takes longer neither succeeds nor fails.
-const LIMIT: Duration = Duration::from_secs(12);
 
 pub(crate) const ALL: &[Case] = &[
     ("eager messages", || messages(WireMode::Auto, &[0], 512)),
@@ -50,23 +44,6 @@ fn params() -> Params {
         params.mutant = name.map_or(params.mutant, trunkline_engine::Mutant::named);
     }
     params
-}
-
-fn told(error: impl Display) -> String {
-    error.to_string()
-}
-
-fn until<T>(what: &str, mut look: impl FnMut() -> Result<Option<T>, String>) -> Result<T, String> {
-    let end = Instant::now() + LIMIT;
-    loop {
-        if let Some(found) = look()? {
-            return Ok(found);
-        }
-        if Instant::now() > end {
-            return Err(format!("{what}: that does not come"));
-        }
-        std::thread::yield_now();
-    }
 }
 
 fn fabric(wire: WireMode, nics: usize) -> Result<SoftFabric, String> {
