@@ -34,7 +34,7 @@ fn processors_of(list: &str) -> impl Iterator<Item = usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::device::turns_tests::planted;
+    use crate::planted::planted;
 
     /// The processors of a thread that may use the first `most` ones, and binds itself near a device with this list.
     fn bind(list: &str, most: usize) -> (bool, Vec<usize>) {

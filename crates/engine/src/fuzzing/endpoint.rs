@@ -10,13 +10,13 @@ use trunkline_mem::ipc::{At, Device, IpcMemory as _};
 use trunkline_mem::{Memory, Shared};
 use trunkline_proto::fuzzing::{Action, read_actions, variants, write_script};
 use trunkline_proto::ipc::exporter::Amount;
-use trunkline_proto::mutant::Mutant;
 use trunkline_proto::tagged::{Choice, Method};
 use trunkline_proto::time::{Duration, Instant};
 use trunkline_proto::wire::ipc::Message;
 use trunkline_proto::wire::tagged::Inbox;
 
 use crate::ipc::{Buffer, Config as Sharing};
+use crate::planted::planted;
 use crate::tagged::{Begun, Config, Done, Endpoint, Event, Failed, PeerId, RequestId};
 
 /// Actions of one input, and messages of them.
@@ -429,15 +429,6 @@ impl End {
             assert!(self.read(&sent.memory, sent.bytes.len()) == sent.bytes, "a sent message was changed");
         }
     }
-}
-
-/// The bug that `cargo xtask mutants` asks for, if any.
-fn planted() -> Mutant {
-    #[cfg(feature = "mutants")]
-    if let Ok(name) = std::env::var("TRUNKLINE_MUTANT") {
-        return Mutant::named(String::leak(name));
-    }
-    Mutant::NONE
 }
 
 #[cfg(test)]

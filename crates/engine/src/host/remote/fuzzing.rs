@@ -13,6 +13,7 @@ use trunkline_proto::fuzzing::{Action, read_actions, variants, write_script};
 use trunkline_proto::wire::strand::{Head, Kind};
 
 use super::*;
+use crate::planted::planted;
 
 /// Actions of one input.
 const ACTIONS_MAX: usize = 96;
@@ -297,15 +298,6 @@ impl World {
 fn forget(socket: &impl AsFd) {
     // A socket that has ended already keeps none.
     let _ = sockopt::set_socket_linger(socket, Some(std::time::Duration::ZERO));
-}
-
-/// The bug that `cargo xtask mutants` asks for, if any.
-fn planted() -> Mutant {
-    #[cfg(feature = "mutants")]
-    if let Ok(name) = std::env::var("TRUNKLINE_MUTANT") {
-        return Mutant::named(String::leak(name));
-    }
-    Mutant::NONE
 }
 
 #[cfg(test)]
