@@ -163,7 +163,7 @@ fn a_check_over_its_limit_is_killed_with_its_children() {
 }
 
 #[test]
-fn the_whole_limit_lists_what_was_not_reached() {
+fn the_limit_of_a_run_lists_unreached_checks() {
     if !has("python3") {
         return;
     }
@@ -201,7 +201,7 @@ fn a_signal_ends_the_run_and_the_results_remain() {
 }
 
 #[test]
-fn output_is_judged_by_what_ran() {
+fn a_check_is_judged_by_the_tests_that_ran() {
     if !has("python3") {
         return;
     }
@@ -247,7 +247,7 @@ fn output_is_judged_by_what_ran() {
 }
 
 #[test]
-fn what_is_required_and_missing_is_a_failure() {
+fn a_missing_requirement_is_a_failure() {
     if !has("python3") {
         return;
     }
@@ -264,7 +264,7 @@ fn what_is_required_and_missing_is_a_failure() {
 
 /// Over the library in the driver's place, whose attributes are known.
 #[test]
-fn a_run_begins_with_what_gates_the_device_api() {
+fn a_run_begins_with_the_device_api_attributes() {
     if !has("python3") || !has("cc") || !has("c++") {
         return;
     }

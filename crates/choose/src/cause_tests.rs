@@ -268,7 +268,7 @@ fn devices_of_libfabric_tell_why_it_does_not_open_them() {
 }
 
 #[test]
-fn devices_in_software_are_known_by_what_they_say() {
+fn software_devices_are_known_by_their_description() {
     let host = FakeHost::new();
     let kind = |description: &str| {
         host.write("sys/class/infiniband/mlx5_0/node_desc", description);

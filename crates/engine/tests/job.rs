@@ -395,7 +395,7 @@ fn sleep_until_an_event(job: &Job<SoftFabric, UnixHost>, is_settled: &AtomicBool
 }
 
 #[test]
-fn a_request_ends_the_sleep_of_who_serves() {
+fn a_request_wakes_a_sleeping_target() {
     // Links over shared memory have no event to wait for.
     let members = Members::new(2, WireMode::Tcp, &[0, 1]);
     members.put(0, 1, 0, Source::Bytes(&[1]));

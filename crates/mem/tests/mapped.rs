@@ -73,7 +73,7 @@ fn short_copies_never_tear_words() {
 }
 
 #[test]
-fn copies_from_it_follow_own_stores() {
+fn copies_from_mapped_memory_follow_own_stores() {
     let (held, mapped) = mapping();
     mapped.store(8, 0x0807_0605_0403_0201).unwrap();
     let mut out = [0; 10];

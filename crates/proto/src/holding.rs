@@ -29,7 +29,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_held_has_room_for_all() {
+    fn a_held_table_has_room_for_all_entries() {
         let (mut entries, mut queue) = (alloc::vec![1_u8; 3], VecDeque::from([1_u8; 3]));
         try_hold(&mut entries, 100).unwrap();
         try_hold_queue(&mut queue, 100).unwrap();

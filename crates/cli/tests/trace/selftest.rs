@@ -249,7 +249,7 @@ fn checks_after_the_whole_limit_are_not_reached() {
 }
 
 #[test]
-fn an_interrupted_selftest_reports_what_it_has() {
+fn an_interrupted_selftest_reports_its_finished_checks() {
     let directory = here();
     let shell = remote_shell(&directory, HANGS);
     let mut command = Command::new(env!("CARGO_BIN_EXE_trunkline"));

@@ -485,7 +485,7 @@ impl<N: Network> Executor<N> {
         if self.looked.elapsed() >= WATCH_EVERY {
             self.looked = Instant::now();
             self.jobs.network().hear();
-            self.look_who_lives();
+            self.poison_signals_of_dead_members();
             if !self.owned.is_empty() {
                 self.look_at_owners();
             }

@@ -201,7 +201,7 @@ fn flushes_that_find_no_room_begin_later() {
 }
 
 #[test]
-fn what_needs_no_flush_has_none() {
+fn operations_that_need_no_flush_begin_none() {
     let mut bench = Bench::new();
     let elsewhere = Local { heap: WORDS, ..HERE };
     let _begun = bench.network.put(1, Place { member: 2, ..THERE }, Source::Heap(HERE));

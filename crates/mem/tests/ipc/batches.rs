@@ -69,7 +69,7 @@ fn batches_have_a_limit_and_are_asked_for_their_end() {
 }
 
 #[test]
-fn what_is_open_is_closed_behind_its_copies() {
+fn closing_imported_memory_waits_for_its_copies() {
     for kind in ["cuda", "hip", "ze"] {
         let Some((_world, [owner, importer])) = holding(kind) else { continue };
         let [used, other] = [(); 2].map(|()| owner.alloc(SEGMENT).unwrap());

@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_introduction_is_refused() {
+    fn bytes_that_are_no_introduction_are_refused() {
         let bytes = Introduction { rank: 1, proof: [7; 16] }.to_bytes();
         let changed = |at: usize| {
             let mut bytes = bytes.clone();

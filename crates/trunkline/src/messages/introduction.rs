@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn two_ranks_show_each_other_who_they_are() {
+    fn two_ranks_prove_their_numbers_to_each_other() {
         let [zero, one, _] = ranks();
         let (here, there) = stream();
         let (mut dials, mut accepts) = (Introductions::new(), Introductions::new());

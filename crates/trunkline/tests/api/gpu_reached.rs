@@ -57,8 +57,8 @@ fn no_shadow_lies_beside_a_reached_gpu() {
 }
 
 #[test]
-fn a_window_on_a_reached_gpu_does_what_it_says() {
-    run("gpu_reached::a_window_on_a_reached_gpu_does_what_it_says", 2, &whole, alone);
+fn a_window_on_a_reached_gpu_keeps_its_contract() {
+    run("gpu_reached::a_window_on_a_reached_gpu_keeps_its_contract", 2, &whole, alone);
 }
 
 #[test]
@@ -77,8 +77,8 @@ fn a_rod_of_reached_gpus_is_one_rod() {
 }
 
 #[test]
-fn a_reached_gpu_gets_what_another_has() {
-    run("gpu_reached::a_reached_gpu_gets_what_another_has", 2, &whole, gets);
+fn a_reached_gpu_gets_the_bytes_of_another() {
+    run("gpu_reached::a_reached_gpu_gets_the_bytes_of_another", 2, &whole, gets);
 }
 
 #[test]

@@ -56,7 +56,7 @@ fn deep(depth: u32, routing: Routing) -> VerbsConfig {
 }
 
 #[test]
-fn depth_is_what_the_device_takes_with_inline_bytes() {
+fn inline_bytes_are_reduced_before_the_depth() {
     let limits = Limits { max_qp_wr: 32_768, blocks: 32_768, ..Limits::USUAL };
     // Depth asked for and granted, and inline bytes: the usual; sixteen times as deep, where 256 inline bytes do not fit; too
     // deep for any. Where immediates go by themselves, half as deep.
