@@ -1,4 +1,4 @@
-//! What the script `scripts/on-gpu` promises, by checks of the test's own: a run with failures, limits and signals, and the pack.
+//! The promises of the script `scripts/on-gpu`, by checks of the test's own: a run with failures, limits and signals, and the pack.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -141,7 +141,7 @@ fn a_check_over_its_limit_is_killed_with_its_children() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("child");
     let hangs = format!("sleep 1000 & echo $! > {}.part; mv {0}.part {0}; wait", file.display());
-    // It is asked first, so that it can end what it has started elsewhere.
+    // It is asked first, so that it can end the processes that it has started elsewhere.
     let told = folder.path().join("told");
     let ends_well = format!("trap 'echo 1 > {}; exit' TERM; sleep 1000 & wait", told.display());
     let stubborn = "trap '' TERM; while :; do sleep 1; done";
@@ -366,7 +366,7 @@ fn a_pack_has_a_limit_and_comes_back_as_it_was() {
     let folder = tempfile::tempdir().unwrap();
     let [source, packed, back] = ["source", "packed", "back"].map(|name| folder.path().join(name));
     std::fs::create_dir(&source).unwrap();
-    // What does not compress: a MiB of it stays one.
+    // Bytes that do not compress: a MiB of them stays one.
     let mut word = 1_u64;
     let mut next = || {
         word = word.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);

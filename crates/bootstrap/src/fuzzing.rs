@@ -1,4 +1,4 @@
-//! What the fuzz targets of this crate do with their input, and the inputs they begin with: what comes to a job's store and to
+//! What the fuzz targets of this crate do with their input, and the inputs they begin with: bytes that arrive at a job's store and at
 //! its PMI server, and where rank 0 says it is. Whatever parses must print to what parses to the same.
 
 use crate::address::Notice;

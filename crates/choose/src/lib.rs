@@ -69,7 +69,7 @@ impl Hardware {
     /// devices that are not used, and once per process a warning of those that should be.
     ///
     /// # Errors
-    /// [`ChooseError::Verbs`], [`ChooseError::NoDevice`], [`ChooseError::NoOfi`]: what is named is not there. [`ChooseError::NoNic`]: a NIC is
+    /// [`ChooseError::Verbs`], [`ChooseError::NoDevice`], [`ChooseError::NoOfi`]: the named fabric or device does not exist. [`ChooseError::NoNic`]: a NIC is
     /// required, and none is used.
     pub fn open(params: &Params, log: impl Fn(Level, &str)) -> Result<Self, ChooseError> {
         match params.fabric {

@@ -113,7 +113,7 @@ fn a_process_of_another_user_is_refused_at_both_ends() {
     let Err(OobError::OtherUser { theirs, ours: own }) = refused else { panic!("{refused:?}") };
     assert_eq!((theirs, own), (ours, 65534), "the listener's user is named to who connects");
     let first = listeners[0].accept();
-    // What connected and was refused has hung up already; what asked nothing is refused here.
+    // A stream that connected and was refused has closed already; a stream that asked for nothing is refused here.
     let refused = match first {
         Err(OobError::OtherUser { theirs, ours: own }) => (theirs, own),
         other => panic!("{other:?}"),

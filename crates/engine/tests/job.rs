@@ -607,7 +607,7 @@ fn streams_without_a_nonce_of_the_job_end() {
         }
         stream
     };
-    // One that greets and stays. Meanwhile: answers to what nobody has asked end their stream at once.
+    // One that greets and stays. Meanwhile: answers to requests that were not made end their stream at once.
     let mut polite = connect(std::slice::from_ref(&hello));
     let taken = Say::Taken { id: 0, served: 0, receives: 2, heaps: Vec::new(), link: vec![1; 20] };
     for word in [taken, Say::Refused { id: 0, why: Refusal::Stranger }] {

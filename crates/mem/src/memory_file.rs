@@ -12,7 +12,7 @@ use rustix::io::Errno;
 /// `name` is what `/proc` shows it as. The file is closed in programs that this process executes.
 ///
 /// # Errors
-/// What `memfd_create(2)` reports.
+/// The error of `memfd_create(2)`.
 pub fn create_memory_file(name: &str) -> io::Result<OwnedFd> {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     match rustix::fs::memfd_create(name, flags | MemfdFlags::NOEXEC_SEAL) {

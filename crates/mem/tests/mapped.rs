@@ -22,7 +22,7 @@ fn mapping() -> (Arc<HeldStores>, MappedMemory) {
     named(HeldStores::unwatched(LEN, 7))
 }
 
-/// A model, at an address that nobody touches.
+/// A model, at an address that no code accesses.
 fn named(held: HeldStores) -> (Arc<HeldStores>, MappedMemory) {
     let held = Arc::new(held);
     // SAFETY: no NIC is given it.

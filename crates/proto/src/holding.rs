@@ -1,4 +1,4 @@
-//! Room for as many entries as a table may come to hold, so that none of them allocates later. Called where a table grows; what cannot be had is an
+//! Room for as many entries as a table may come to hold, so that none of them allocates later. Called where a table grows; memory that cannot be had is an
 //! [`OutOfMemory`].
 
 use alloc::collections::VecDeque;

@@ -18,7 +18,7 @@ pub(crate) enum Nak {
     Target,
     /// More reads at once than the target takes, or a reply nobody asked for.
     Protocol,
-    /// This side has no memory for what the record brings.
+    /// This side has no memory to keep the record.
     Memory,
 }
 

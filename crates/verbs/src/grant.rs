@@ -55,7 +55,7 @@ fn may_shrink(error: &io::Error) -> bool {
 
 impl QueueGrant {
     /// Creates queue pairs for as many operations as `config` wants, of `places` requests each, and smaller ones until the device takes
-    /// one: with fewer inline bytes first, because the rail copies what the device does not, then with half the operations.
+    /// one: with fewer inline bytes first, because the rail copies the bytes that the device does not, then with half the operations.
     ///
     /// # Errors
     /// Why the device takes none, for a person.
@@ -88,7 +88,7 @@ impl QueueGrant {
         Err(format!("makes no queue pair, not even for {least} operations without inline bytes ({last})"))
     }
 
-    /// One line for the log: what was asked of the device called `name`, and what it granted.
+    /// One line for the log: the request to the device called `name`, and its grant.
     pub(crate) fn line(&self, name: &str) -> String {
         let QpCap { max_send_wr, max_recv_wr, max_inline_data, .. } = self.asked;
         let granted = self.granted;

@@ -175,7 +175,7 @@ impl SelftestReport {
     }
 }
 
-/// The reason, the figures and what else was found.
+/// The reason, the figures and other findings.
 fn details(check: &CheckResult) -> String {
     let figures = check.figures.iter().map(KeyFigure::text);
     check

@@ -1,4 +1,4 @@
-//! `trunkline selftest`: its report, checks that fail, hang or are not reached, what it leaves out, and its usage errors.
+//! `trunkline selftest`: its report, checks that fail, hang or are not reached, omitted checks, and its usage errors.
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;

@@ -35,7 +35,7 @@ const ROUNDS_MAX: usize = 20_000;
 struct Frames {
     to: [VecDeque<Frame>; 2],
     over: bool,
-    /// What each endpoint's peer writes into.
+    /// Per endpoint, the inbox that its peer writes into.
     inboxes: [Option<Memory>; 2],
 }
 
@@ -280,7 +280,7 @@ impl World {
         panic!("the two never come to rest");
     }
 
-    /// What is under way, as a number that changes when anything does.
+    /// The numbers of things under way, which change when anything proceeds.
     fn left(&self) -> [usize; 4] {
         let open = |end: &End| {
             let sends = end.sends.iter().filter(|send| send.request.is_some() && send.end.is_none()).count();
@@ -302,7 +302,7 @@ impl World {
         }
     }
 
-    /// What holds at the end, whatever happened.
+    /// Checks the properties that hold at the end after any actions.
     fn end(mut self) {
         self.settle();
         if !self.hostile && !self.over {

@@ -43,7 +43,7 @@ fn watch(socket: &OwnedFd, silence: Duration) -> Result<(), Errno> {
     sockopt::set_tcp_user_timeout(socket, u32::try_from(whole.as_millis()).unwrap_or(u32::MAX))
 }
 
-/// Why a strand ended, and what is logged of it.
+/// Why a strand ended; logged.
 #[derive(Debug)]
 pub(super) struct StrandFault {
     pub(super) end: StrandEnd,

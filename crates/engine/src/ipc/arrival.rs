@@ -37,7 +37,7 @@ pub(super) struct Arrival {
     pub(super) done: u64,
     /// Those under way, of a kind whose copies go on after they were begun. Nothing of it ends before they have.
     pub(super) batch: Option<CopyBatch>,
-    /// What came of copies that could not be begun, while others of the batch are under way.
+    /// The error of copies that could not be begun, while others of the batch are under way.
     pub(super) failed: Option<CopyError>,
 }
 

@@ -246,7 +246,7 @@ impl Buffer {
         })
     }
 
-    /// Begins to copy as [`Buffer::stage`] copies, in a batch. What is of any other memory is copied at once.
+    /// Begins to copy as [`Buffer::stage`] copies, in a batch. Bytes of any other memory are copied at once.
     pub(crate) fn begin_stage<M: IpcMemory>(
         &self,
         of: &M,
@@ -269,7 +269,7 @@ impl Buffer {
         })
     }
 
-    /// Begins to copy as [`Buffer::unstage`] copies, in a batch. What goes to any other memory is copied at once.
+    /// Begins to copy as [`Buffer::unstage`] copies, in a batch. Bytes for any other memory are copied at once.
     pub(crate) fn begin_unstage<M: IpcMemory>(
         &self,
         of: &M,

@@ -199,7 +199,7 @@ pub(super) struct Context<R: Rail> {
     pub(super) native: Option<Native>,
     /// Who hears of each operation's end, if anybody.
     pub(super) telling: Option<Telling>,
-    /// More operations follow at once: what is posted waits for the last one's doorbell.
+    /// More operations follow at once: a posted one waits for the last one's doorbell.
     pub(super) batches: bool,
     /// Something that was posted waits for one.
     pub(super) unrung: bool,
@@ -304,7 +304,7 @@ impl<R: Rail> Context<R> {
     /// Takes what has finished. Whether there was anything. Also with nothing under way: some networks make connections only while
     /// they are asked (libfabric's `ofi_rxm`).
     pub(super) fn progress(&mut self) -> bool {
-        // Nobody promises that a batch ends.
+        // No caller promises that a batch ends.
         self.ring_all();
         let mut moved = self.raise();
         if self.starves {

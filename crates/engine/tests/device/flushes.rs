@@ -108,12 +108,12 @@ impl Bench {
         Self { notes, network }
     }
 
-    /// What was asked for since the last call.
+    /// The requests since the last call.
     fn asked(&self) -> Vec<(u64, Asked)> {
         std::mem::take(&mut lock(&self.notes).asked)
     }
 
-    /// Lets an operation of the network end; what is told of it.
+    /// Lets an operation of the network end; returns its reported end.
     fn end(&mut self, cookie: u64, how: Result<u64, Failure>) -> Vec<Ended> {
         lock(&self.notes).ended.push(Ended { cookie, how });
         self.go_on()

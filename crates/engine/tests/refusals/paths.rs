@@ -38,7 +38,7 @@ fn params() -> Params {
     let mut params = Params::default();
     #[cfg(feature = "mutants")]
     {
-        // Leaked once, as what is not freed is counted.
+        // Leaked once, as memory that is not freed is counted.
         static NAME: std::sync::OnceLock<Option<&str>> = std::sync::OnceLock::new();
         let name = NAME.get_or_init(|| Some(std::env::var("TRUNKLINE_MUTANT").ok()?.leak()));
         params.mutant = name.map_or(params.mutant, trunkline_engine::Mutant::named);
@@ -82,7 +82,7 @@ fn messages(wire: WireMode, nics: &[usize], len: u64) -> Outcome {
         let (mut received, mut sent) = (None, None);
         let (mut has_received, mut has_sent, mut sizes) = (false, false, [0; 8]);
         until("a message", || {
-            // Each end asks for what it has begun: a link that is lost on the way is left, and made again, in these calls.
+            // Each end polls its requests: a link that is lost on the way is left, and made again, in these calls.
             match received {
                 None => received = into.irecv(recv, &[buffer]).map_err(told)?,
                 Some(request) => {

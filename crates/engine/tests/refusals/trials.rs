@@ -20,7 +20,7 @@ pub(crate) type Outcome = Result<(), String>;
 const LIMIT: Duration = Duration::from_secs(8);
 /// Longest that a step of a case takes.
 const STEP_LIMIT: Duration = Duration::from_secs(12);
-/// Longest until what a run has used is given back.
+/// Longest until the resources of a run are given back.
 const SETTLES: Duration = Duration::from_secs(5);
 /// How long a case takes at most of which one allocation of each size is refused.
 const QUICK: Duration = Duration::from_millis(400);
@@ -34,7 +34,7 @@ const FROM: &str = "TRUNKLINE_REFUSALS_FROM";
 /// Panics of anything but the tests' own code since the last look.
 static PANICS: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
-/// What a process has of the system. A leak is seen by any of it: the heaps of [`trunkline_mem::Memory`] are mappings, of which the
+/// The resources that a process holds. A leak is seen by any of it: the heaps of [`trunkline_mem::Memory`] are mappings, of which the
 /// allocator does not know.
 #[derive(Clone, Debug, Eq, PartialEq)]
 struct Standing {
@@ -86,7 +86,7 @@ impl Standing {
     }
 }
 
-/// What an error of a step says, as the outcome of its case.
+/// The text of a step's error, as the outcome of its case.
 #[allow(dead_code, reason = "the cases of some programs have errors of their own")]
 pub(crate) fn told(error: impl Display) -> String {
     error.to_string()
@@ -219,7 +219,7 @@ fn sizes(case: &Case) -> Vec<usize> {
     sizes
 }
 
-/// What there is after a run, when all of the run is gone.
+/// The resources held after a run, once all of the run's own are freed.
 fn settled(case: &Case) -> Standing {
     let _ = run(case);
     let mut last = Standing::now();
@@ -236,7 +236,7 @@ fn settled(case: &Case) -> Standing {
 fn trial(case: &Case, nth: u64, before: &Standing, limit: Duration, small: Small) -> Outcome {
     let begin = Instant::now();
     allocator::arm(nth);
-    // An error is as good as success; what it says is dropped before memory is counted.
+    // An error is as good as success; its text is dropped before memory is counted.
     let ended = run(case);
     drop(allocator::disarm());
     let took = begin.elapsed();

@@ -14,11 +14,11 @@ use trunkline_proto::wire::tagged::Inbox;
 use crate::kind::{Call, Kind};
 use crate::two::{ALL, Two, Where, pattern, planted};
 
-/// What takes long.
+/// Bytes of a copy that takes long.
 const LONG: usize = 2 << 20;
 /// A piece.
 const PIECE: usize = DEVICE_PIECE as usize;
-/// What does not.
+/// Bytes of a copy that does not.
 const SHORT: usize = 100_000;
 
 type One = Endpoint<Kind, UnixStream>;
@@ -161,7 +161,7 @@ fn two_long_copies_are_under_way_at_once() {
     }
 }
 
-/// A driver takes no copy back: whoever receives has his memory for himself again when it has ended, and not when the sender dies.
+/// A driver takes no copy back: the receiver has its memory back when the copy has ended, and not when the sender dies.
 #[test]
 fn a_peer_that_dies_is_lost_behind_its_copies() {
     let mut three = Three::new();

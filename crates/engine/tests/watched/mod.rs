@@ -14,7 +14,7 @@ use trunkline_mem::Memory;
 use trunkline_proto::wire::status::Usage;
 use trunkline_softnic::{SoftFabric, SoftRail};
 
-/// What a test sees and says of a NIC.
+/// The counts that a test reads of a NIC, and the gate that it sets.
 #[derive(Debug, Default)]
 pub struct NicWatch {
     /// Doorbells of rails that begin something.

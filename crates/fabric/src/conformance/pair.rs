@@ -186,7 +186,7 @@ pub(super) fn add(list: &mut Vec<Completion>, more: impl ExactSizeIterator<Item 
     list.extend(more);
 }
 
-/// Adds to a list what one poll gives, without the receives that were lent.
+/// Adds the completions of one poll to a list, without the receives that were lent.
 fn take(list: &mut Vec<Completion>, rail: &mut impl Rail) {
     let mut out = [Completion::BLANK; 7];
     let count = rail.poll(&mut out);

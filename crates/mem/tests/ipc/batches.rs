@@ -13,7 +13,7 @@ fn exported(owner: &Process, addr: usize) -> Parcel {
     owner.export(&owner.find(addr).unwrap(), Passing::Either).unwrap()
 }
 
-/// Copies that take long, over the rule that holds back what is a segment or longer.
+/// Copies that take long, over the rule that holds back copies of a segment or more.
 fn holding(kind: &'static str) -> Option<(World, [Process; 2])> {
     let world = is_there(kind).then(|| World::new(kind, 64 << 20))?;
     world.set("STUB_HOLD", SEGMENT);

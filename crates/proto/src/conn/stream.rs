@@ -133,7 +133,7 @@ impl StreamLife {
         }
     }
 
-    /// A stream that this end accepted, by one strand that has not said what it is.
+    /// A stream that this end accepted, by one strand that has not named its stream.
     #[must_use]
     pub fn accepted(silence: Duration, now: Instant, mutant: Mutant) -> Self {
         let mut life = Self::dialling(0, silence, now, mutant);

@@ -17,7 +17,7 @@ const VERSION: u16 = 1;
 pub struct Introduction {
     /// Its number.
     pub rank: u32,
-    /// What only it and the rank that it speaks to can make.
+    /// A proof that only the sender and the receiving rank can make.
     pub proof: Proof,
 }
 

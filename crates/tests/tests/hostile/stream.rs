@@ -49,7 +49,7 @@ fn port(link: &[u8]) -> SocketAddr {
     SocketAddr::from((Ipv4Addr::LOCALHOST, u16::from_le_bytes(link[PORT].try_into().unwrap())))
 }
 
-/// Connects to the ports of both victims, and shows nothing or what is no token; now and then a link of its own has to be made all the same.
+/// Connects to the ports of both victims, and shows nothing or bytes that are no token; now and then a link of its own has to be made all the same.
 pub(crate) struct StreamStrangers {
     member: IntrudingMember,
     held: [VecDeque<TcpStream>; 2],
@@ -219,7 +219,7 @@ impl StreamFrames {
             // Reads whose bytes are not all in a region.
             4 => RawLink::head([READ | LAST, secret, 0, 64, 7, 0], 0),
             5 => RawLink::head([READ | LAST, key, addr, u64::MAX, 7, 0], 0),
-            // It has executed what it was not sent.
+            // It has executed a record that it was not sent.
             6 => RawLink::head([0xa0, 0, 0, 0, 0, 0], u64::MAX / 2),
             // Retired memory takes any bytes; no count of them ends.
             _ => RawLink::head([write, retired, 0, u64::MAX, 0, 0], 0),

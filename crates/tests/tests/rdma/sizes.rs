@@ -32,7 +32,7 @@ fn messages_arrive_with_any_inline_room() {
 
 #[test]
 fn queues_are_as_deep_as_a_device_grants() {
-    // Depth asked for, blocks that the device has, and what it grants: as mlx5 does of sixteen times the usual depth; a device that
+    // Depth asked for, blocks that the device has, and its grant: as mlx5 does of sixteen times the usual depth; a device that
     // has fewer requests than is usual.
     let cases = [
         (

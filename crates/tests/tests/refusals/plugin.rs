@@ -66,7 +66,7 @@ impl Drop for NetContext {
     }
 }
 
-/// What is closed in the end: a listener, or one end of a connection.
+/// An object that is closed in the end: a listener, or one end of a connection.
 struct OpenObject(Opaque, fn(Opaque) -> Outcome);
 
 impl Drop for OpenObject {

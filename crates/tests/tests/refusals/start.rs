@@ -1,4 +1,4 @@
-//! The plugin's first init, which makes what stays as long as the process: each refused allocation has a process of its own, in which the
+//! The plugin's first init, which makes objects that stay as long as the process: each refused allocation has a process of its own, in which the
 //! first run is refused, and the next ones succeed.
 
 use std::process::Output;

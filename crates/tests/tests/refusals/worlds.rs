@@ -24,7 +24,7 @@ fn start() -> Result<World, String> {
     World::builder().heap(HEAP).passive(false).log(|_, _| ()).start().map_err(told)
 }
 
-/// Puts, gets, strided work and what all ranks do together.
+/// Puts, gets, strided work and collective calls.
 fn one_sided() -> Outcome {
     let world = start()?;
     let words = world.alloc::<u64>(4000).map_err(told)?;

@@ -126,7 +126,7 @@ fn words_of_a_reached_gpu_are_changed_by_all() {
     run("gpu_reached::words_of_a_reached_gpu_are_changed_by_all", 2, &whole, change);
 }
 
-/// Signals, and what they tell of, where NICs hold back what they write to the GPU until it is flushed.
+/// Signals, and the bytes that they announce, where NICs hold back writes to the GPU until a flush.
 fn flushes(world: &World, machine: &Machine) {
     for exchange in [tokens, leave] {
         exchange(world, machine);

@@ -28,7 +28,7 @@ use trials::{Case, Outcome, told};
 #[global_allocator]
 static ALLOCATOR: allocator::Refusing = allocator::Refusing;
 
-/// What `device` asks of speeds: the library is older than the call.
+/// The part of `speeds` that `device` uses: the library is older than the call.
 mod speeds {
     use trunkline_sys::verbs::QueryPortEx;
 

@@ -182,7 +182,7 @@ impl World {
         let _ = stranger.write_all(&bytes);
     }
 
-    /// What has come to one end.
+    /// Takes and checks the frames that have arrived at one end.
     fn look(&mut self, at: usize) {
         if at == 1 {
             self.accept();

@@ -273,7 +273,7 @@ impl Driver for CudaDriver {
     fn pin(&self, addr: usize, len: usize) -> Result<bool, Cause> {
         self.call(self.device, "cuMemHostRegister", || {
             let at = ptr::with_exposed_provenance_mut(addr);
-            // SAFETY: a range of the host that whoever calls holds until it is unpinned; the driver only pins its pages.
+            // SAFETY: a range of the host that the caller holds until it is unpinned; the driver only pins its pages.
             unsafe { (self.calls.mem_host_register)(at, len, MEM_HOST_REGISTER_PORTABLE) }
         })?;
         Ok(true)

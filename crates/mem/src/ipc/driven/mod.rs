@@ -45,7 +45,7 @@ pub struct Driven<D: Driver> {
     /// Who opens or closes has it.
     turn: Mutex<()>,
     imports: RwLock<Imports<D::Opened>>,
-    /// Taken behind the table of what is open, where both are.
+    /// Locked after the table of imports, where both are.
     batches: Mutex<Batches>,
 }
 
@@ -218,7 +218,7 @@ impl<D: Driver> Driven<D> {
             let mut batches = self.batches();
             let slot = batches.slot(batch)?;
             batches.note(slot, device, uses, held);
-            // SAFETY: the caller's promise; what is open stays so until the slot has ended, and memory of the host is held.
+            // SAFETY: the caller's promise; imports stay open until the slot has ended, and memory of the host is held.
             let begun = unsafe { self.driver.begin_transfer(slot, to.addr, from.addr, part, (way, device)) };
             begun.map_err(CopyError::Other)?;
             done += part;
@@ -236,7 +236,7 @@ enum Place<'a> {
 }
 
 impl Place<'_> {
-    /// The number of what is open, if it is that.
+    /// The number of an import, if the address is of one.
     fn import(self) -> Option<u64> {
         match self {
             Self::Device(At::Open(mapped, _)) => Some(mapped.number),
@@ -360,7 +360,7 @@ impl<D: Driver + 'static> IpcMemory for Driven<D> {
             return Err(NotClosed { mapped, error: CloseError::Unknown });
         }
         let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
-        // Nothing can begin on it any more, as whoever closes it has given it away. Whoever has asked for the ends of his copies does not wait here.
+        // No copy can begin on it any more, as its caller has given it away. A caller that has asked for the ends of its copies does not wait here.
         if let Err(cause) = self.batches().wait(&*self.driver, Some(mapped.number)) {
             return Err(NotClosed { mapped, error: CloseError::Other(cause) });
         }
@@ -428,7 +428,7 @@ impl<D: Driver + 'static> IpcMemory for Driven<D> {
             To::Open(mapped, offset) => (Place::Device(At::Open(mapped, offset)), None),
             To::Memory(memory, at) => (Place::Host(of_host(memory, at, len)?), Some(memory)),
         };
-        // SAFETY: memory of the host that says how long it is, of which nobody has a reference; the batch holds it.
+        // SAFETY: memory of the host that says how long it is, to which no reference exists; the batch holds it.
         unsafe { self.begin(batch, (to, Place::Device(from)), len, held) }
     }
 
@@ -470,7 +470,7 @@ impl<D: Driver> Drop for Driven<D> {
         }
         let batches = self.batches.get_mut().unwrap_or_else(PoisonError::into_inner);
         if batches.wait(&*self.driver, None).is_err() {
-            // Copies may go on: what they use stays as it is.
+            // Copies may go on: the memory that they use stays as it is.
             std::mem::forget(std::mem::replace(batches, Batches::of(0)));
             return std::mem::forget(Arc::clone(&self.driver));
         }

@@ -1,4 +1,4 @@
-//! What the fuzz target of rank cards does with its input: whatever parses must print to what parses to the same.
+//! What the fuzz target of rank cards does with its input: a card that parses must print to what parses to the same.
 
 use trunkline_fabric::OobAddress;
 use trunkline_proto::fuzzing::variants;
