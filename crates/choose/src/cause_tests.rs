@@ -72,7 +72,7 @@ fn circumstances(listed: &Result<Vec<String>, Missing>) -> Circumstances<'_> {
     }
 }
 
-/// Asserts what is said of a cause, and of what helps.
+/// Asserts the texts of a cause and of its remedy.
 #[track_caller]
 fn says(cause: &UnusedCause, wanted: &str, remedy: &str) {
     let (text, helps) = (cause.to_string(), cause.remedy());

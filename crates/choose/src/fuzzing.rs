@@ -59,7 +59,7 @@ struct World {
     others: Vec<UnixStream>,
 }
 
-/// Four bytes per action: what happens, at which member, and two numbers. The first byte of the input chooses the wire.
+/// Four bytes per action: its kind, at which member, and two numbers. The first byte of the input chooses the wire.
 fn actions(bytes: &[u8]) {
     let Some((how, actions)) = read_actions(bytes, ACTIONS_MAX) else { return };
     let Some(mut world) = World::new(how) else { return };

@@ -65,7 +65,7 @@ pub enum Hardware {
 }
 
 impl Hardware {
-    /// Opens what these parameters name, or what this host has where they name nothing. `log` gets one line on the choice, one at level INFO on
+    /// Opens the fabric that these parameters name, or the one that this host has where they name none. `log` gets one line on the choice, one at level INFO on
     /// devices that are not used, and once per process a warning of those that should be.
     ///
     /// # Errors
@@ -114,7 +114,7 @@ impl Hardware {
         })
     }
 
-    /// The same with the drivers of GPUs whose memory its NICs are to reach, where they can; also what each NIC reaches.
+    /// The same with the drivers of GPUs whose memory its NICs are to reach, where they can; also the memory that each NIC reaches.
     #[must_use]
     pub fn with_gpus(self, gpus: &Gpus) -> (Self, Vec<GpuNote>) {
         match self {

@@ -1,5 +1,5 @@
 //! The control plane: one stream from this process to each one that it connects to, and one from each that connects to it, carry all handshakes.
-//! The loss of a stream is the peer's death for what it carries.
+//! The loss of a stream is the peer's death for the connections that it carries.
 //!
 //! Driven from the calls that set up and close, and now and then from lanes that wait; never from a thread of ours.
 

@@ -22,7 +22,7 @@ pub enum ProofPurpose {
 }
 
 impl ProofPurpose {
-    /// First bytes of what is authenticated: no other MAC of Trunkline begins so.
+    /// First bytes of the authenticated text: no other MAC of Trunkline begins so.
     const fn label(self) -> &'static [u8] {
         match self {
             Self::OneSided => b"trunkline rma 1 member",

@@ -9,7 +9,7 @@ use rustix::io::Errno;
 
 /// Creates an empty memory file that can be sealed and that no process can execute.
 ///
-/// `name` is what `/proc` shows it as. The file is closed in programs that this process executes.
+/// `name` is its name in `/proc`. The file is closed in programs that this process executes.
 ///
 /// # Errors
 /// The error of `memfd_create(2)`.

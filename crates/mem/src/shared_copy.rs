@@ -73,7 +73,7 @@ mod x86 {
             9..=SHORT => unsafe { copy_short(from, to, len) },
             _ => {
                 type MoveBytes = unsafe extern "C" fn(*mut c_void, *const c_void, usize) -> *mut c_void;
-                // The compiler knows what memmove is, and not what this address leads to.
+                // The compiler knows memmove, and not the function at this address.
                 let move_bytes = black_box(libc::memmove as MoveBytes);
                 // SAFETY: both ranges hold so many bytes, and may overlap.
                 unsafe { move_bytes(to.cast(), from.cast(), len) };

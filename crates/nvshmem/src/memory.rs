@@ -267,7 +267,7 @@ impl Memories {
         Ok((HeapMemory { memory, exported, cells: Some(cells) }, view))
     }
 
-    /// Makes what a NIC that is software wrote to mappings in calls of this thread visible to the GPU: providers of libfabric know nothing of
+    /// Makes words that a software NIC wrote to mappings in calls of this thread visible to the GPU: providers of libfabric know nothing of
     /// fences.
     #[inline]
     pub(crate) fn publish_gets(&self) {

@@ -442,7 +442,7 @@ fn heaps_on_a_gpu_that_nics_reach_are_theirs() {
     passes(4, "atomics", &[(strict!("NVSHMEM_DISABLE_GDRCOPY" = "1", "HARNESS_COPIES" = "1"), 2)]);
 }
 
-/// A kernel of the application runs until the proxy has done what it asks for: nothing that the proxy calls may wait for it.
+/// A kernel of the application runs until the proxy has done its requests: nothing that the proxy calls may wait for it.
 #[test]
 fn the_proxy_waits_for_no_kernel() {
     passes(6, "kernels", &[(gpu!("soft:tcp"), 2)]);

@@ -14,7 +14,7 @@ use crate::device::Device;
 use crate::error::Planted;
 use crate::qp::Qp;
 
-/// Inline bytes that are tried, most first: 96 is what some devices of Broadcom and Intel take at most.
+/// Inline bytes that are tried, most first: 96 is the maximum of some devices of Broadcom and Intel.
 const INLINE: [u32; 7] = [256, 192, 128, 96, 64, 32, 0];
 /// Most operations of a link; what is kept for each takes memory.
 const DEPTH_MAX: u32 = 16_384;
@@ -47,7 +47,7 @@ pub(crate) fn sizes(depth: u32, receives: u32, places: u32, inline: u32) -> QpCa
     }
 }
 
-/// Whether a smaller queue pair may be had where this error came: "invalid" and "no memory" are what providers answer to sizes
+/// Whether a smaller queue pair may be had where this error came: "invalid" and "no memory" are the providers' answers to sizes
 /// beyond their own.
 fn may_shrink(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EINVAL | libc::ENOMEM))

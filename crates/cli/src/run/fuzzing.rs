@@ -1,4 +1,4 @@
-//! What the fuzz targets of the launcher do with their input: streams of frames, and a job whose agents send any frames.
+//! The fuzz targets of the launcher: streams of frames, and a job whose agents send any frames.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
@@ -81,7 +81,7 @@ struct Job {
     bad: bool,
 }
 
-/// Four bytes per action: what happens, which agent, which rank, and a number. Every agent may say anything of any rank.
+/// Four bytes per action: its kind, which agent, which rank, and a number. Every agent may say anything of any rank.
 pub(crate) fn job(bytes: &[u8]) {
     let mut job = Job::new();
     for action in bytes.chunks_exact(4).take(ACTIONS_MAX) {
@@ -151,7 +151,7 @@ impl Job {
 
     fn say(&mut self, agent: usize, frame: &Frame) {
         self.agents[agent].0.extend(bytes_of(frame));
-        // As much as the launcher's reader takes: whole frames, or the end of what is none.
+        // As much as the launcher's reader takes: whole frames, or the end of bytes that are none.
         while !self.agents[agent].1 && !self.state.is_over() {
             let stream = self.agents[agent].0.make_contiguous().to_vec();
             let mut rest = stream.as_slice();

@@ -1,4 +1,4 @@
-//! What the launcher decides while a job runs: which frames of agents it believes, when the job fails, whom it asks to end and when it
+//! The launcher's decisions while a job runs: which frames of agents it believes, when the job fails, whom it asks to end and when it
 //! gives up. Called by `job`, which moves bytes and time; does no input or output itself.
 //!
 //! An agent is believed only about the ranks of its own host.

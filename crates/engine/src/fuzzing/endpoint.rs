@@ -117,7 +117,7 @@ struct World {
     over: bool,
 }
 
-/// Four bytes per action: what happens, at which end, and two numbers. The first byte of the input chooses who copies.
+/// Four bytes per action: its kind, at which end, and two numbers. The first byte of the input chooses who copies.
 pub(super) fn actions(bytes: &[u8]) {
     let Some((how, actions)) = read_actions(bytes, ACTIONS_MAX) else { return };
     let Some(mut world) = World::new(how) else { return };

@@ -161,7 +161,7 @@ impl RemoteStream {
         Ok(())
     }
 
-    /// Sends what the stream has for a strand.
+    /// Sends the frames that the stream has for a strand.
     fn write(&mut self, at: usize) {
         let strand = &mut self.strands[at];
         let before = strand.phase;

@@ -182,7 +182,7 @@ impl<M: IpcMemory, S: OobStream> Node<M, S> {
         moved
     }
 
-    /// Asks for the end of what is under way of an arrival. `None`: nothing is, and there is more to copy.
+    /// Asks for the end of an arrival's copies under way. `None`: none is, and there is more to copy.
     fn end_batch(&mut self, arrival: ArrivalId) -> Option<Step> {
         let early = self.mutant.is("ipc-node-ends-before-the-event");
         let peer = self.peers.get_mut(arrival.from)?;

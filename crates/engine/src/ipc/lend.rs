@@ -81,7 +81,7 @@ impl<M: IpcMemory, S: OobStream> Node<M, S> {
         Borrowed::Not
     }
 
-    /// Begins to copy bytes of that buffer, from its byte number `done` on, to that spot of what a neighbour lends, which is mapped; they are the bytes
+    /// Begins to copy bytes of that buffer, from its byte number `done` on, to that spot of a neighbour's loan, which is mapped; they are the bytes
     /// number `done` and on of the spot, too. One copy of a loan is under way at a time: [`Node::has_copied`] polls for its end.
     ///
     /// # Errors

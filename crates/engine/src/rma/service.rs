@@ -531,7 +531,7 @@ fn answer(rail: &mut impl Rail, link: &mut Link) {
     }
 }
 
-/// Prepares a wait for what happens on these rails and adds the descriptors to wait for. False if one of them has to be polled.
+/// Prepares a wait for events of these rails and adds the descriptors to wait for. False if one of them has to be polled.
 pub(super) fn arm_rails<R: Rail>(rails: &mut [R], descriptors: &mut Vec<Arc<OwnedFd>>) -> bool {
     rails.iter_mut().all(|rail| match (rail.arm(), rail.event_descriptor()) {
         (Wake::Event, Some(descriptor)) => {

@@ -133,7 +133,7 @@ impl<H: Host> Streams<H> {
         self.streams.get(stream)?.process
     }
 
-    /// Whether this process opened a stream, at the address of a member: what that member is asked is answered there.
+    /// Whether this process opened a stream, at the address of a member: requests to that member are answered there.
     pub(super) fn is_opened(&self, stream: SlotId) -> bool {
         self.streams.get(stream).is_some_and(|stream| stream.expected.is_some())
     }

@@ -1,4 +1,4 @@
-//! Words that lie apart from the data of a part, and flushes behind what NICs wrote to memory of a device: over a network that notes what it is asked for, and ends it when the test says so.
+//! Words that lie apart from the data of a part, and flushes behind writes of NICs to memory of a device: over a network that notes its requests, and ends them when the test says so.
 
 use std::sync::{Arc, Mutex};
 

@@ -1,5 +1,5 @@
-//! Every order of events in which a put into a window of a device can meet what reads the same bytes: gets of others, and puts of the window's owner. The executors, couriers
-//! and owners are the real ones; the network and the device's copies are lists of what has begun, and each run lets it end in another order, until all were tried.
+//! Every order of events in which a put into a window of a device can meet a reader of the same bytes: gets of others, and puts of the window's owner. The executors, couriers
+//! and owners are the real ones; the network and the device's copies are lists of begun operations, and each run lets them end in another order, until all were tried.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

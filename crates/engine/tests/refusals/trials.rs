@@ -16,7 +16,7 @@ pub(crate) type Case = (&'static str, fn() -> Outcome);
 /// How a case ended; a case may also end by a panic of the test's own code.
 pub(crate) type Outcome = Result<(), String>;
 
-/// Longest that a refused run takes besides ten times what the case takes otherwise: an operation that neither succeeds nor fails takes longer.
+/// Longest that a refused run takes besides ten times the case's usual time: an operation that neither succeeds nor fails takes longer.
 const LIMIT: Duration = Duration::from_secs(8);
 /// Longest that a step of a case takes.
 const STEP_LIMIT: Duration = Duration::from_secs(12);

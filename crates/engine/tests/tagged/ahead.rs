@@ -26,7 +26,7 @@ type One = Endpoint<Kind, UnixStream>;
 /// One that receives from two others.
 struct Three {
     hub: One,
-    /// The others, by what the first calls them; `None` once one is dead.
+    /// The others, by the first one's names for them; `None` once one is dead.
     others: [Option<(One, PeerId)>; 2],
     peers: [PeerId; 2],
     now: Instant,
@@ -109,7 +109,7 @@ impl Three {
         assert!(begun, "no copy was begun");
     }
 
-    /// How a receive ended, with what is under way let go of again and again.
+    /// How a receive ended, with the copies under way released again and again.
     fn ended(&mut self, request: RequestId) -> Result<(), Failed> {
         for _ in 0..10_000 {
             if let Some(end) = self.hub.test(request) {

@@ -144,7 +144,7 @@ fn messages_of_lent_bytes_in_one_process_are_staged() {
     }
 }
 
-/// An address says nothing of memory that may be freed, or be what a reference names, while a peer writes there.
+/// An address does not tell whether its memory may be freed, or named by a reference, while a peer writes there.
 #[test]
 fn addresses_of_private_memory_are_refused() {
     let mut pair = Pair::new();

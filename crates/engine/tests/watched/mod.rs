@@ -1,4 +1,4 @@
-//! The software NIC as tests watch it: doorbells of what a process begins are counted, and each registration waits at a gate, if a test says so.
+//! The software NIC as tests watch it: doorbells of operations that a process begins are counted, and each registration waits at a gate, if a test says so.
 
 #![allow(dead_code, unreachable_pub, reason = "each test uses some of it")]
 

@@ -58,7 +58,7 @@ struct Peer {
     pid: libc::pid_t,
     addr: usize,
     proof: u64,
-    /// It is in this process, whose other bytes may be what a reference of safe code names: it is reached in its heaps alone.
+    /// It is in this process, whose other bytes may be named by a reference of safe code: it is reached in its heaps alone.
     is_here: bool,
 }
 
@@ -77,7 +77,7 @@ impl Private {
         Ok(this)
     }
 
-    /// New zeroed memory; its address. Copies by address reach what was allocated here and nothing else of this process; other memory of it
+    /// New zeroed memory; its address. Copies by address reach memory that was allocated here and nothing else of this process; other memory of it
     /// is a [`Memory`].
     ///
     /// # Errors
@@ -524,7 +524,7 @@ mod tests {
         assert!(got == sent, "open to open");
     }
 
-    /// Any other address may be what a reference of safe code names.
+    /// Any other address may be named by a reference of safe code.
     #[test]
     fn own_addresses_are_those_of_own_blocks() {
         let own = Private::new().unwrap();

@@ -282,7 +282,7 @@ impl StreamLife {
             StrandEnd::Silence => !self.mutant.is("stream-never-lingers"),
             StrandEnd::Refusal => self.mutant.is("stream-lingers-when-ended"),
         };
-        // An attempt that was answered shows by itself what became of the process.
+        // An attempt that was answered shows by itself whether the process lives.
         let waited = if lingers { Duration(0) } else { Duration(u64::MAX) };
         self.state = State::Adrift { waited, looked: now };
     }

@@ -38,7 +38,7 @@ const POLLS_MAX: usize = 200_000;
 /// A byte that no operation writes.
 const CANARY: u8 = 0xc5;
 
-/// Four bytes per action: what happens, at which end, and two numbers. The first byte of the input chooses the wire.
+/// Four bytes per action: its kind, at which end, and two numbers. The first byte of the input chooses the wire.
 pub(super) fn actions(bytes: &[u8]) {
     let Some((how, actions)) = read_actions(bytes, ACTIONS_MAX) else { return };
     let Some(mut world) = World::new(how) else { return };

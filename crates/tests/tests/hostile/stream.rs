@@ -210,7 +210,7 @@ impl StreamFrames {
         let (secret, retired) = (self.0.facts[0].private, self.0.facts[0].retired);
         let write = WRITE | LAST | AWAITED | STREAMED;
         let head = match variant {
-            // More than the heap has, of which the first bytes have a place, and what no count holds.
+            // More than the heap has, of which the first bytes have a place, and more than any count holds.
             0 => RawLink::head([write, key, link.end - 64, u64::MAX, 0, 0], 0),
             1 => RawLink::head([write, key, u64::MAX - 3, 8, 0, 0], 0),
             // Into memory in no region, and into one without rights, by its local key.

@@ -14,9 +14,9 @@ const RAIL_TIME: Duration = Duration::from_secs(1);
 const CONTINUES: Duration = Duration::from_secs(2);
 /// In all of them: where the machine is busy, kernels wait longer before they send again, and a cut is noticed later.
 const CONTINUES_BUSY: Duration = Duration::from_secs(2 + 4);
-/// Time that is no part of it: a busy machine may take long to begin, and to notice what it is to wait for.
+/// Time that is no part of it: a busy machine may take long to begin, and to notice the event that it waits for.
 const PATIENCE: Duration = Duration::from_secs(40);
-/// More than what was under way, and than what control streams and links that are made take.
+/// More than the bytes under way, and than control streams and new links take.
 const BYTES: u64 = 256 << 10;
 
 fn rounds() -> usize {

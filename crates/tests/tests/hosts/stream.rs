@@ -262,7 +262,7 @@ impl Way {
         failed
     }
 
-    /// Begins request after request until one is refused. The peer may still be alive and count what arrives, so no number
+    /// Begins request after request until one is refused. The peer may still be alive and count arrivals, so no number
     /// is used twice.
     fn wait_for_refusal(&mut self, net: &Net) -> ResultCode {
         until("a refusal", || match self.begin(net) {

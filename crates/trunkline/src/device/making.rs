@@ -30,7 +30,7 @@ use super::reached::ReachedData;
 use super::window::{Devices, Inner, OwnPart, Window, WindowConfig, planted};
 use crate::world::World;
 
-/// How long the end of a window waits for what its kernels have submitted, and how much longer for what is under way once its queues have ended.
+/// How long the end of a window waits for entries that its kernels have submitted, and how much longer for operations under way once its queues have ended.
 pub(super) const SETTLE_MAX: Duration = Duration::from_secs(9);
 /// See [`SETTLE_MAX`].
 pub(super) const END_MAX: Duration = Duration::from_secs(1);
@@ -118,7 +118,7 @@ struct Prepared {
     card: WindowCard,
 }
 
-/// How large parts are, and where what is behind the window begins.
+/// How large parts are, and where the words behind the window begin.
 #[derive(Clone, Copy)]
 struct PartExtent {
     lengths: PartLengths,

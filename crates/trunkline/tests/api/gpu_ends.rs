@@ -1,5 +1,5 @@
 //! How windows of a GPU end: the entries that their kernels submitted are done, and nothing of them is left on the device, in the executor or at other ranks, also where they were
-//! never made whole. Over the library that stands for NVIDIA's driver, whose counts are compared; what needs no counts on a GPU as well.
+//! never made whole. Over the library that stands for NVIDIA's driver, whose counts are compared; tests without counts on a GPU as well.
 
 use trunkline::World;
 use trunkline::device::gpu::Arg;

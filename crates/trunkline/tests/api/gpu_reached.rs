@@ -1,4 +1,4 @@
-//! Windows in memory of a GPU that NICs reach: over the library that stands for NVIDIA's driver, whose dma-bufs software NICs map. What windows do is the same as elsewhere, and nothing of their
+//! Windows in memory of a GPU that NICs reach: over the library that stands for NVIDIA's driver, whose dma-bufs software NICs map. Windows act as elsewhere, and nothing of their
 //! data lies beside in memory of the host.
 
 use trunkline::World;

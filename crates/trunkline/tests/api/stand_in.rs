@@ -1,4 +1,4 @@
-//! What a rank tells the library that stands for a driver (`crates/engine/tests/m2/stub.c`, `crates/mem/tests/ipc/stub`), and asks it.
+//! The calls of a rank to the library that stands for a driver (`crates/engine/tests/m2/stub.c`, `crates/mem/tests/ipc/stub`).
 
 use std::mem::ManuallyDrop;
 

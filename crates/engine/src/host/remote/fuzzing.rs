@@ -21,10 +21,10 @@ const SILENCE: Duration = Duration::secs(30);
 const NAME: Name = [7; 16];
 /// Connections of others.
 const STRANGERS_MAX: usize = 8;
-/// Looks at both ends in which what was sent must arrive.
+/// Looks at both ends in which sent frames must arrive.
 const LOOKS_MAX: usize = 20_000;
 
-/// Four bytes per action: what happens, at which end, and two numbers. The first byte of the input is the number of connections.
+/// Four bytes per action: its kind, at which end, and two numbers. The first byte of the input is the number of connections.
 pub(crate) fn actions(bytes: &[u8]) {
     let Some((strands, actions)) = read_actions(bytes, ACTIONS_MAX) else { return };
     let Some(mut world) = World::new(1 + strands % 3) else { return };
@@ -212,7 +212,7 @@ impl World {
         assert!(stream.strands.len() <= 2 * STRANDS_MAX + 1, "{} connections", stream.strands.len());
     }
 
-    /// The first accepted connection that has said the name is the stream; others end, or wait for what they never say.
+    /// The first accepted connection that has said the name is the stream; others end, or wait for a name that they never send.
     fn accept(&mut self) {
         while let Ok(Some(stream)) = self.listener.accept() {
             self.others.push(stream);

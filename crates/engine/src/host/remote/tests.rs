@@ -152,7 +152,7 @@ fn a_stream_outlives_its_strands_and_not_its_process() {
     assert!(matches!(until(|| b.recv().map(|_| ()).err()), OobError::Closed));
 }
 
-/// Both ends keep what is sent until a path is whole again.
+/// Both ends keep sent frames until a path is whole again.
 #[test]
 fn a_stream_whose_strands_all_fell_silent_goes_on() {
     let (mut listener, mut a, mut b) = woven(2);

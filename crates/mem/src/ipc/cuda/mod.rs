@@ -209,7 +209,7 @@ impl Driver for CudaDriver {
             (Sort::Legacy, _) => self.export_legacy(of, sealed).map(|()| None),
             (Sort::Segment, _) => self.export_segment(of, sealed).map(Some),
         };
-        // Else a peer may read what a memset or copy of the user's has not written yet. Where nothing can be set the user is warned, and it is exported all the same.
+        // Else a peer may read bytes that a memset or copy of the user's has not written yet. Where nothing can be set the user is warned, and it is exported all the same.
         if made.is_ok() && !planted("mem-exports-asynchronous-memory") {
             let _ = self.cuda.request_sync_memops(of.device, of.base);
         }

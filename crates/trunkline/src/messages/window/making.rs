@@ -1,4 +1,4 @@
-//! How a window is made: each rank tells all others of its part, maps theirs, and settles with them what holds. Called by `window`; nothing here
+//! How a window is made: each rank tells all others of its part, maps theirs, and settles with them which parts hold. Called by `window`; nothing here
 //! moves bytes.
 
 use std::collections::VecDeque;
