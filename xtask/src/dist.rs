@@ -11,10 +11,10 @@ use anyhow::{Context as _, Result};
 use crate::shell;
 use crate::workspace::Workspace;
 
-/// The profile of what is shipped: Cargo.toml has it.
+/// The profile of the shipped files: Cargo.toml has it.
 const PROFILE: &str = "dist";
 
-/// Where cargo builds it: a profile's own folder has the name of the profile, which is that of what users install.
+/// Where cargo builds it: a profile's own folder has the name of the profile, which is that of the files that users install.
 const BUILD_FOLDER: &str = "dist-build";
 
 /// The plugin as it is installed. `NCCL_NET_PLUGIN` names it by its path, or by `trunkline` where its folder is searched.
@@ -35,7 +35,7 @@ const NVSHMEM_NAMES: [&str; 2] = ["nvshmem_transport_libfabric.so.4", "nvshmem_t
 /// For builds that ask pkg-config; the folder that it is in is `lib/pkgconfig`.
 const PKG_CONFIG: &str = include_str!("../../crates/shmem/trunkline-shmem.pc");
 
-/// What RCCL looks for where `NCCL_NET_PLUGIN=trunkline`. There is no `libnccl-net.so` nor `librccl-net.so`: those are loaded unasked by
+/// The file that RCCL looks for where `NCCL_NET_PLUGIN=trunkline`. There is no `libnccl-net.so` nor `librccl-net.so`: those are loaded unasked by
 /// every program whose library path leads here.
 const PLUGIN_LINK: &str = "librccl-net-trunkline.so";
 
@@ -60,7 +60,7 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     Ok(())
 }
 
-/// Builds what these arguments of `cargo build` name as it is shipped; the folder that the files are in. Measurements against peers call
+/// Builds the packages that these arguments of `cargo build` name as they are shipped; returns the folder that the files are in. Measurements against peers call
 /// it, too, because a plain release is built for a short first build.
 ///
 /// # Errors
@@ -171,7 +171,7 @@ mod tests {
         assert!(
             config.contains(concat!("\nVersion: ", env!("CARGO_PKG_VERSION"), "\n")) && !config.contains('@')
         );
-        // What it names is tested with real compilers in `crates/shmem/tests/osh.rs`.
+        // The libraries that it names are tested with real compilers in `crates/shmem/tests/osh.rs`.
         assert!(config.contains("-ltrunkline-shmem") && dist.join("lib").join(SHMEM).exists());
     }
 

@@ -22,7 +22,7 @@ const RATCHET: Ratchet = Ratchet {
            # `--update` records lower ones. xtask/src/names.rs says how each is counted.\n",
 };
 
-/// What is counted, in the order of the printed table.
+/// The figures, in the order of the printed table.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 enum Figure {
     /// Types named by one word.
@@ -188,7 +188,7 @@ fn list_offences(census: &Census, package: &str) -> Result<()> {
     Ok(())
 }
 
-/// Prints what the whole workspace has, as shares, beside the goals.
+/// Prints the figures of the whole workspace, as shares, beside the goals.
 fn print_shares(census: &Census) {
     let total = |figure| -> u64 {
         let all = census.offences.values().flatten();
@@ -331,7 +331,7 @@ fn words_of(name: &str) -> usize {
     full.max(1).min(words.len().max(1))
 }
 
-/// What one file has.
+/// The names of one file.
 struct FileNames<'a> {
     file: &'a str,
     offences: Vec<Offence>,

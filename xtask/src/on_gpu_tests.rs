@@ -1,4 +1,4 @@
-//! What the script `scripts/on-gpu` promises, by checks of the test's own: a run with failures, limits and signals, and the pack.
+//! The promises of the script `scripts/on-gpu`, by checks of the test's own: a run with failures, limits and signals, and the pack.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -141,7 +141,7 @@ fn a_check_over_its_limit_is_killed_with_its_children() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("child");
     let hangs = format!("sleep 1000 & echo $! > {}.part; mv {0}.part {0}; wait", file.display());
-    // It is asked first, so that it can end what it has started elsewhere.
+    // It is asked first, so that it can end the processes that it has started elsewhere.
     let told = folder.path().join("told");
     let ends_well = format!("trap 'echo 1 > {}; exit' TERM; sleep 1000 & wait", told.display());
     let stubborn = "trap '' TERM; while :; do sleep 1; done";
@@ -163,7 +163,7 @@ fn a_check_over_its_limit_is_killed_with_its_children() {
 }
 
 #[test]
-fn the_whole_limit_lists_what_was_not_reached() {
+fn the_limit_of_a_run_lists_unreached_checks() {
     if !has("python3") {
         return;
     }
@@ -201,7 +201,7 @@ fn a_signal_ends_the_run_and_the_results_remain() {
 }
 
 #[test]
-fn output_is_judged_by_what_ran() {
+fn a_check_is_judged_by_the_tests_that_ran() {
     if !has("python3") {
         return;
     }
@@ -251,7 +251,7 @@ fn output_is_judged_by_what_ran() {
 }
 
 #[test]
-fn what_is_required_and_missing_is_a_failure() {
+fn a_missing_requirement_is_a_failure() {
     if !has("python3") {
         return;
     }
@@ -268,7 +268,7 @@ fn what_is_required_and_missing_is_a_failure() {
 
 /// Over the library in the driver's place, whose attributes are known.
 #[test]
-fn a_run_begins_with_what_gates_the_device_api() {
+fn a_run_begins_with_the_device_api_attributes() {
     if !has("python3") || !has("cc") || !has("c++") {
         return;
     }
@@ -370,7 +370,7 @@ fn a_pack_has_a_limit_and_comes_back_as_it_was() {
     let folder = tempfile::tempdir().unwrap();
     let [source, packed, back] = ["source", "packed", "back"].map(|name| folder.path().join(name));
     std::fs::create_dir(&source).unwrap();
-    // What does not compress: a MiB of it stays one.
+    // Bytes that do not compress: a MiB of them stays one.
     let mut word = 1_u64;
     let mut next = || {
         word = word.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);

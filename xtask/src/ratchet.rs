@@ -1,4 +1,4 @@
-//! Figures of each crate that may only fall: what `names` and `words` count, against the values in a file.
+//! Figures of each crate that may only fall: the counts of `names` and `words`, against the values in a file.
 //!
 //! Called by those two checks. It compares and writes; it counts nothing itself, and never raises a recorded value.
 

@@ -145,7 +145,7 @@ pub enum ExchangeError {
         /// The limit.
         most: usize,
     },
-    /// The system has no memory for what the ranks have given.
+    /// The system has no memory for the bytes of the ranks.
     #[error("cannot allocate memory: {0}")]
     Memory(#[from] OutOfMemory),
 }

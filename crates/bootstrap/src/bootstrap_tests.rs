@@ -229,7 +229,7 @@ fn rank_0_holds_no_more_than_an_exchange_may_have() {
     }
 }
 
-/// Says in a process of its own, so that its limits are no other test's, what rank 0 does without descriptors.
+/// Says in a process of its own, so that its limits are no other test's, how rank 0 acts without descriptors.
 #[test]
 fn rank_0_without_descriptors_rests_and_names_the_cause() {
     const CHILD: &str = "TRUNKLINE_TEST_DESCRIPTORS";

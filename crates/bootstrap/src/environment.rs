@@ -56,7 +56,7 @@ pub struct Place {
     pub local_size: Option<usize>,
 }
 
-/// What a job's secret is made of.
+/// The source from which a job's secret is made.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum SecretSource {
     /// Random bytes, or text that a person has set.
@@ -219,7 +219,7 @@ pub(crate) fn derived(extra: Option<&str>, parts: &[&str]) -> (Secret, SecretSou
     }
 }
 
-/// Whether a host's name says that nobody on another host can listen there.
+/// Whether a host's name says that no process of another host can listen there.
 fn is_loopback(host: &str) -> bool {
     host == "localhost" || host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
 }
@@ -236,7 +236,7 @@ impl Environment {
         self.place
     }
 
-    /// What a person should know about the job's secret, if anything: for rank 0 of a job on a network whose secret others can compute. To be shown
+    /// A warning about the job's secret, if one is needed: for rank 0 of a job on a network whose secret others can compute. To be shown
     /// once, on standard error.
     #[must_use]
     pub fn secret_warning(&self) -> Option<String> {

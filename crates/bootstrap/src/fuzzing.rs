@@ -1,5 +1,5 @@
-//! What the fuzz targets of this crate do with their input, and the inputs they begin with: what comes to a job's store and to
-//! its PMI server, and where rank 0 says it is. Whatever parses must print to what parses to the same.
+//! The fuzz targets of this crate, and the inputs they begin with: bytes that arrive at a job's store and at
+//! its PMI server, and where rank 0 says it is. A value that parses must print to bytes that parse to the same value.
 
 use crate::address::Notice;
 use crate::pmi::Line;

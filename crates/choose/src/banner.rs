@@ -25,9 +25,9 @@ const HOST_MEMORY: &str = "not used, memory of the host alone is registered";
 /// The interface by which a program uses Trunkline.
 #[derive(Clone, Debug, Default)]
 pub struct FrontEnd {
-    /// As what: `NCCL plugin`.
+    /// The name of the interface: `NCCL plugin`.
     pub name: &'static str,
-    /// What NICs reach of the memory of GPUs, where the interface has such memory.
+    /// For each NIC, the memory of GPUs that it reaches, where the interface has such memory.
     pub gpu_notes: Vec<GpuNote>,
 }
 

@@ -82,7 +82,7 @@ pub(crate) fn diagnose(device: &HostDevice, about: &Circumstances<'_>) -> Unused
     }
     let obstacle = || obstacle(device, about);
     match (about.used, provider) {
-        // Where verbs is used by name, what keeps a device beside used ones is of interest.
+        // Where verbs is used by name, the fault of a device beside used ones is of interest.
         (Some(used), _) if !about.asked || provider.is_some() => UnusedCause::BesideUsed(used.to_owned()),
         (_, Some(provider)) => UnusedCause::Libfabric {
             provider,

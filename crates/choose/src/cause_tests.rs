@@ -72,7 +72,7 @@ fn circumstances(listed: &Result<Vec<String>, Missing>) -> Circumstances<'_> {
     }
 }
 
-/// Asserts what is said of a cause, and of what helps.
+/// Asserts the texts of a cause and of its remedy.
 #[track_caller]
 fn says(cause: &UnusedCause, wanted: &str, remedy: &str) {
     let (text, helps) = (cause.to_string(), cause.remedy());
@@ -268,7 +268,7 @@ fn devices_of_libfabric_tell_why_it_does_not_open_them() {
 }
 
 #[test]
-fn devices_in_software_are_known_by_what_they_say() {
+fn software_devices_are_known_by_their_description() {
     let host = FakeHost::new();
     let kind = |description: &str| {
         host.write("sys/class/infiniband/mlx5_0/node_desc", description);

@@ -1,5 +1,5 @@
 //! Two members of a job with one-sided work between them, driven by a list of actions, beside control streams of others that greet with any
-//! process and say any words. What members put, add and get is what a model of their heaps says; the others change no byte and end nothing.
+//! process and say any words. The puts, adds and gets of members agree with a model of their heaps; the others change no byte and end nothing.
 //!
 //! It stands here because this crate knows both the engine and a fabric; nothing of this is in the product.
 
@@ -31,7 +31,7 @@ pub fn run(name: &str, bytes: &[u8]) {
 
 /// Actions of one input.
 const ACTIONS_MAX: usize = 64;
-/// Bytes of a heap: words that are added to, room for what is put, and room for what is got.
+/// Bytes of a heap: words that are added to, room for puts, and room for gets.
 const HEAP: usize = 32 << 10;
 const PUT_AT: u64 = 4096;
 const GOT_AT: u64 = 16 << 10;
@@ -46,7 +46,7 @@ struct Member {
     job: Job<SoftFabric, UnixHost>,
     heap: Memory,
     context: ContextId,
-    /// What its heap holds once the other member's work is done.
+    /// The bytes of its heap once the other member's work is done.
     model: Vec<u8>,
     /// Where the next bytes from the other member go, each to a place of its own.
     next: u64,
@@ -59,7 +59,7 @@ struct World {
     others: Vec<UnixStream>,
 }
 
-/// Four bytes per action: what happens, at which member, and two numbers. The first byte of the input chooses the wire.
+/// Four bytes per action: its kind, at which member, and two numbers. The first byte of the input chooses the wire.
 fn actions(bytes: &[u8]) {
     let Some((how, actions)) = read_actions(bytes, ACTIONS_MAX) else { return };
     let Some(mut world) = World::new(how) else { return };
@@ -184,7 +184,7 @@ impl World {
         if len == 0 || from + len > GOT_AT {
             return;
         }
-        // What is under way may be got or not.
+        // A get may or may not see the bytes of puts under way.
         self.quiet(at);
         let (mut offset, mut into) = (from, Local { heap: 0, offset: GOT_AT, len });
         while into.len > 0 {

@@ -101,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_nic_says_what_it_reaches_or_why_not() {
+    fn the_note_of_a_nic_names_its_reach_or_the_cause() {
         let none = DeviceReach { needs_flush: true, ..DeviceReach::default() };
         let all = DeviceReach { dmabuf: true, nvidia: true, amd: false, needs_flush: true };
         let gpus = Gpus::default();

@@ -40,7 +40,7 @@ pub(crate) enum DeviceKind {
 #[derive(Debug)]
 pub(crate) struct HostDevice {
     pub(crate) name: String,
-    /// The kernel's driver, or what the device is called if that is not known.
+    /// The kernel's driver, or the device's name if that is not known.
     pub(crate) driver: String,
     pub(crate) kind: DeviceKind,
     /// Its ports, in order.

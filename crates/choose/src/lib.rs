@@ -65,11 +65,11 @@ pub enum Hardware {
 }
 
 impl Hardware {
-    /// Opens what these parameters name, or what this host has where they name nothing. `log` gets one line on the choice, one at level INFO on
+    /// Opens the fabric that these parameters name, or the one that this host has where they name none. `log` gets one line on the choice, one at level INFO on
     /// devices that are not used, and once per process a warning of those that should be.
     ///
     /// # Errors
-    /// [`ChooseError::Verbs`], [`ChooseError::NoDevice`], [`ChooseError::NoOfi`]: what is named is not there. [`ChooseError::NoNic`]: a NIC is
+    /// [`ChooseError::Verbs`], [`ChooseError::NoDevice`], [`ChooseError::NoOfi`]: the named fabric or device does not exist. [`ChooseError::NoNic`]: a NIC is
     /// required, and none is used.
     pub fn open(params: &Params, log: impl Fn(Level, &str)) -> Result<Self, ChooseError> {
         match params.fabric {
@@ -114,7 +114,7 @@ impl Hardware {
         })
     }
 
-    /// The same with the drivers of GPUs whose memory its NICs are to reach, where they can; also what each NIC reaches.
+    /// The same with the drivers of GPUs whose memory its NICs are to reach, where they can; also the memory that each NIC reaches.
     #[must_use]
     pub fn with_gpus(self, gpus: &Gpus) -> (Self, Vec<GpuNote>) {
         match self {

@@ -43,7 +43,7 @@ impl NicChoice {
     }
 }
 
-/// What decides over the NICs of a rank.
+/// The facts that decide which NICs a rank uses.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct RankNics {
     topology: Topology,

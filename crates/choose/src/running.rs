@@ -43,7 +43,7 @@ macro_rules! of {
 }
 
 impl Running {
-    /// Opens the fabric and listens, with the NICs of that choice; also what fabric it is, and its NICs. The host's log gets
+    /// Opens the fabric and listens, with the NICs of that choice; also the fabric's name, and its NICs. The host's log gets
     /// the process's banner, as of this front end.
     ///
     /// # Errors

@@ -11,7 +11,7 @@ fn params(host: &FakeHost) -> Params {
     Params { host_root: host.root().to_owned(), ..Params::default() }
 }
 
-/// What is told of the devices, with the levels; the second time as well.
+/// The log lines about the devices, with their levels; of the first and the second time.
 fn told_twice(unused: &UnusedDevices) -> [Vec<(Level, String)>; 2] {
     let warned = AtomicBool::new(false);
     [(), ()].map(|()| {

@@ -29,7 +29,7 @@ fn run_operations(test: &str, operations: &[(&str, &str)]) {
     }
 }
 
-/// The queue has room for two entries, so lanes wait for what others have reserved.
+/// The queue has room for two entries, so lanes wait for entries that others have reserved.
 #[test]
 fn lanes_in_lockstep_post_by_turns() {
     let operations =

@@ -1,5 +1,5 @@
 //! The control plane: one stream from this process to each one that it connects to, and one from each that connects to it, carry all handshakes.
-//! The loss of a stream is the peer's death for what it carries.
+//! The loss of a stream is the peer's death for the connections that it carries.
 //!
 //! Driven from the calls that set up and close, and now and then from lanes that wait; never from a thread of ours.
 
@@ -70,7 +70,7 @@ pub(crate) struct Control<H: Host, R: Rail> {
     listener: Option<<H::Oob as Oob>::Listener>,
     /// What was last said about it; the same failure comes again at each call until its cause is gone.
     listener_told: Option<String>,
-    /// How often refusals are logged: anybody can cause them.
+    /// How often refusals are logged: any process can cause them.
     refusals: LogRate,
     streams: Slots<Stream<<H::Oob as Oob>::Stream>>,
     /// Those that others have opened and no connection was opened on.
@@ -217,7 +217,7 @@ impl<H: Host, R: Rail> Control<H, R> {
     }
 
     /// A stream to that process that this one has opened, at the address where that one listens: one that exists, or a new one. A stream that was
-    /// accepted is never used for it, since whoever opened it has only said which process it is. `None` if the peer is too busy right now.
+    /// accepted is never used for it, since its opener has only claimed to be a process. `None` if the peer is too busy right now.
     pub(crate) fn stream_to(
         &mut self,
         host: &H,
@@ -267,7 +267,7 @@ impl<H: Host, R: Rail> Control<H, R> {
             return false;
         }
         let Ok(Some(stream)) = self.stream_to(host, process, &address) else { return false };
-        // What it asks for was chosen by where the peer is.
+        // The OPEN was made for a peer of this host.
         if was_local && !self.is_local(stream) {
             return false;
         }
@@ -322,7 +322,7 @@ impl<H: Host, R: Rail> Control<H, R> {
         names.iter().for_each(|&id| self.count_connections(id, &mut carried));
         self.names = names;
         around.status.show_control(carried);
-        // Last: what a stream has to show may have come while this process made no calls.
+        // Last: a stream's proof may have arrived while this process made no calls.
         self.expire_streams(around, now);
     }
 

@@ -19,18 +19,13 @@ use trunkline_softnic::{SoftConfig, SoftFabric, SoftRail};
 use crate::comm::{Comms, Peer};
 use crate::control::{Around, Control};
 use crate::host::{LocalUsers, Reach, UnixHost};
+use crate::planted::planted;
 use crate::status::Status;
-use crate::{Mutant, Nics, Params};
+use crate::{Nics, Params};
 
 /// The parameters, with the planted bug that the environment asks for.
 fn params() -> Params {
-    #[cfg_attr(not(feature = "mutants"), expect(unused_mut, reason = "changed only to plant a bug"))]
-    let mut mutant = Mutant::NONE;
-    #[cfg(feature = "mutants")]
-    if let Ok(name) = std::env::var("TRUNKLINE_MUTANT") {
-        mutant = Mutant::named(name.leak());
-    }
-    Params { mutant, status: false, ..Params::default() }
+    Params { mutant: planted(), status: false, ..Params::default() }
 }
 
 /// The lines that a process has logged.
@@ -118,7 +113,7 @@ fn a_process_of_another_user_is_refused_at_both_ends() {
     let Err(OobError::OtherUser { theirs, ours: own }) = refused else { panic!("{refused:?}") };
     assert_eq!((theirs, own), (ours, 65534), "the listener's user is named to who connects");
     let first = listeners[0].accept();
-    // What connected and was refused has hung up already; what asked nothing is refused here.
+    // A stream that connected and was refused has closed already; a stream that asked for nothing is refused here.
     let refused = match first {
         Err(OobError::OtherUser { theirs, ours: own }) => (theirs, own),
         other => panic!("{other:?}"),

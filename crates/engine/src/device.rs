@@ -7,7 +7,7 @@
 //! - [`words`]: memory of queues, signals and counters, which tells the executor when somebody rings or waits.
 //! - [`network`]: what the executor asks of whatever carries bytes; [`rma`](crate::rma) is one.
 //! - [`courier`]: windows in memory of devices, which no network reaches: their owners are asked.
-//! - [`flushed`]: windows in memory of devices that NICs reach: what they wrote is flushed before its end is told.
+//! - [`flushed`]: windows in memory of devices that NICs reach: their writes are flushed before the end is reported.
 //! - [`region`]: keys of entries, and the memory that they stand for. An entry is a stranger's until its key, bounds and generation are checked.
 //! - [`port`]: entries as operations of the network, in as many pieces as that takes; how each ended.
 //! - [`executor`]: one pass over all queues; poison of signals that a dead peer would have raised; companions.

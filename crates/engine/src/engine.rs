@@ -499,7 +499,7 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         }
     }
 
-    /// What the control plane needs besides itself.
+    /// The engine's parts that the control plane needs.
     pub(crate) fn around(&self) -> Around<'_, H> {
         let Self { host, comms, params, status, .. } = self;
         Around { host, comms, params, status }

@@ -6,7 +6,7 @@ mod audit;
 use std::sync::{Arc, OnceLock};
 
 use spin::mutex::SpinMutex;
-use trunkline_fabric::{Completion, Done, LinkId, Rail, RegisterError, Status};
+use trunkline_fabric::{Completion, Rail, RegisterError};
 use trunkline_proto::limits::MEMBER_MAILBOX_BYTES;
 use trunkline_proto::pool::credits::Credits;
 use trunkline_proto::pool::group::GroupId;
@@ -357,9 +357,7 @@ fn slots_of(paths: &Paths) -> Vec<(usize, usize)> {
 }
 
 fn no_batch() -> Batch {
-    let idle =
-        Completion { wr_id: 0, link: LinkId(0), done: Done::Posted, status: Status::Ok, imm: None, len: 0 };
-    [idle; BATCH]
+    [Completion::BLANK; BATCH]
 }
 
 /// What a lane holds.

@@ -46,6 +46,8 @@ mod part;
 mod path;
 mod pieces;
 mod plan;
+#[cfg(any(test, feature = "fuzzing"))]
+mod planted;
 mod proofs;
 mod rails;
 mod records;

@@ -2,8 +2,8 @@
 //! knows no stream.
 //!
 //! Each card has a public key. Two members derive the same secret from one's private and the other's public key (X25519, RFC 7748), and a
-//! proof is a MAC under that secret: only the two can make it, although the cards are known to all members. What a card says is believed as
-//! it is whoever started the job that carries cards.
+//! proof is a MAC under that secret: only the two can make it, although the cards are known to all members. A card is believed as
+//! the starter of the job carries cards.
 
 use std::fmt;
 
@@ -12,7 +12,7 @@ use sha2::Sha256;
 use trunkline_proto::wire::dial::{Proof, PublicKey};
 use x25519_dalek::{X25519_BASEPOINT_BYTES, x25519};
 
-/// What a proof is for: one for another purpose is none.
+/// The purpose of a proof: one for another purpose is not valid.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum ProofPurpose {
     /// Words of one-sided work.
@@ -22,7 +22,7 @@ pub enum ProofPurpose {
 }
 
 impl ProofPurpose {
-    /// First bytes of what is authenticated: no other MAC of Trunkline begins so.
+    /// First bytes of the authenticated text: no other MAC of Trunkline begins so.
     const fn label(self) -> &'static [u8] {
         match self {
             Self::OneSided => b"trunkline rma 1 member",
@@ -49,14 +49,14 @@ impl MemberKey {
         Self(key)
     }
 
-    /// What the card says.
+    /// The public key that the card contains.
     #[must_use]
     pub fn public(&self) -> PublicKey {
         x25519(self.0, X25519_BASEPOINT_BYTES)
     }
 
     /// The proof that member `from` shows member `to`, one of which is this process and the other has the key `theirs`. `None` for a key that
-    /// nobody can have, which would make the secret known to all.
+    /// no member can have, which would make the secret known to all.
     #[must_use]
     pub fn prove(&self, purpose: ProofPurpose, theirs: &PublicKey, from: u32, to: u32) -> Option<Proof> {
         let secret = x25519(self.0, *theirs);

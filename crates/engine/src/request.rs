@@ -105,7 +105,7 @@ impl Requests {
         Ok(Self { slots: try_filled_with(slots, slot)?, more: OnceLock::new(), row, mutant })
     }
 
-    /// Those of a comm that is closed, which nobody asks for: without memory there are none, because a close does not fail for it.
+    /// Those of a comm that is closed, which no caller asks for: without memory there are none, because a close does not fail for it.
     pub(crate) fn closed(row: impl Fn() -> Row, mutant: Mutant) -> Self {
         let none = |_| Self { slots: Box::default(), more: OnceLock::new(), row: row(), mutant };
         Self::new(row(), mutant).unwrap_or_else(none)

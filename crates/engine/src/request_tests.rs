@@ -2,16 +2,12 @@
 
 use trunkline_proto::limits::SENDS_MAX;
 
-use crate::Mutant;
+use crate::planted::planted;
 use crate::request::{Outcome, Requests, Ticket};
 use crate::status::Row;
 
 fn requests() -> Requests {
-    #[cfg(feature = "mutants")]
-    if let Ok(name) = std::env::var("TRUNKLINE_MUTANT") {
-        return Requests::new(Row::unseen(), Mutant::named(name.leak())).unwrap();
-    }
-    Requests::new(Row::unseen(), Mutant::NONE).unwrap()
+    Requests::new(Row::unseen(), planted()).unwrap()
 }
 
 fn take(requests: &Requests, ticket: Ticket) -> Outcome {

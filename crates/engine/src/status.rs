@@ -281,21 +281,14 @@ mod tests {
     use trunkline_proto::wire::status::{Direction, Links};
 
     use super::*;
-
-    pub(super) fn mutant() -> Mutant {
-        #[cfg(feature = "mutants")]
-        if let Ok(name) = std::env::var("TRUNKLINE_MUTANT") {
-            return Mutant::named(name.leak());
-        }
-        Mutant::NONE
-    }
+    use crate::planted::planted;
 
     pub(super) fn row_of(words: Words<ROW_WORDS>, mutant: Mutant) -> Row {
         Row { words, mutant }
     }
 
     fn row() -> Row {
-        row_of(Words::heap(), mutant())
+        row_of(Words::heap(), planted())
     }
 
     fn comm(direction: Direction, generation: u16) -> Comm {

@@ -293,7 +293,7 @@ impl SendLane {
         Ok(())
     }
 
-    /// Posts what can be posted of one message by now; false when credit ran out.
+    /// Posts as many stripes of one message as can be posted now; false when credit ran out.
     fn post_pieces(&mut self, rails: &mut Rails<impl Rail>, slot: u16) -> Result<bool, CommFault> {
         loop {
             let outgoing = self.outgoing[slot as usize];
@@ -317,7 +317,7 @@ impl SendLane {
                 let stripes = match outgoing.fin {
                     FinDue::No => return Ok(true),
                     FinDue::Now(stripes) => stripes,
-                    // What has not been proven to have arrived is left, too. The last proof brings the request back.
+                    // Stripes that are not proven to have arrived are left, too. The last proof brings the request back.
                     FinDue::Placed | FinDue::Proven if outgoing.left > 0 => return Ok(true),
                     FinDue::Placed | FinDue::Proven => 0,
                 };

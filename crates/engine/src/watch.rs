@@ -70,7 +70,7 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         self.give_up_peer(slot, turn, fault);
     }
 
-    /// Takes what the peer has sent, and fails what can never be done.
+    /// Takes the peer's frames, and fails requests that can never be done.
     #[cold]
     pub(crate) fn give_up_peer(&self, slot: &Comm, turn: &mut Turn<'_, F::Rail>, fault: CommFault) {
         let shares = turn.shared.is_some() && !self.params.mutant.is("ride-drains-for-itself");

@@ -1,4 +1,4 @@
-//! What the NICs of a context are asked for, and when: one doorbell for each operation and one for a batch of them, and no registration in
+//! The requests to the NICs of a context, and their times: one doorbell for each operation and one for a batch of them, and no registration in
 //! the way of others.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
@@ -90,7 +90,7 @@ impl BatchPair {
         self.watch.rings.swap(0, Ordering::Relaxed)
     }
 
-    /// Fills what is put, and returns whether it has arrived.
+    /// Fills the source of a put, and returns whether its bytes have arrived.
     fn fill(&self, with: u8) -> impl Fn() -> bool {
         let bytes = vec![with; (BATCH * LEN) as usize];
         self.heaps[0].write(0, &bytes).unwrap();

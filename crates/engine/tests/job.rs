@@ -395,7 +395,7 @@ fn sleep_until_an_event(job: &Job<SoftFabric, UnixHost>, is_settled: &AtomicBool
 }
 
 #[test]
-fn a_request_ends_the_sleep_of_who_serves() {
+fn a_request_wakes_a_sleeping_target() {
     // Links over shared memory have no event to wait for.
     let members = Members::new(2, WireMode::Tcp, &[0, 1]);
     members.put(0, 1, 0, Source::Bytes(&[1]));
@@ -607,7 +607,7 @@ fn streams_without_a_nonce_of_the_job_end() {
         }
         stream
     };
-    // One that greets and stays. Meanwhile: answers to what nobody has asked end their stream at once.
+    // One that greets and stays. Meanwhile: answers to requests that were not made end their stream at once.
     let mut polite = connect(std::slice::from_ref(&hello));
     let taken = Say::Taken { id: 0, served: 0, receives: 2, heaps: Vec::new(), link: vec![1; 20] };
     for word in [taken, Say::Refused { id: 0, why: Refusal::Stranger }] {
@@ -628,7 +628,7 @@ fn a_member_cannot_speak_for_another() {
     };
     put(1);
     let served = victim.in_use().0;
-    // Member 1 knows all cards. It says that it is member 2, and shows what it can make.
+    // Member 1 knows all cards. It claims to be member 2, and shows the proofs that it can make.
     let cards = [victim.card(), members.0[honest].job.card()].map(|card| Card::from_bytes(&card).unwrap());
     let stranger = UnixHost::new(|_, _| {});
     let mut stream = stranger.oob().connect(&OobAddress(cards[0].address.clone())).unwrap();
@@ -848,7 +848,7 @@ fn words_that_the_cpu_does_not_touch_are_changed_by_who_does() {
     assert!(matches!(members.atomic(0, 1, outside, add(Type::U64)), Err(RmaError::NoWord(1))));
 }
 
-/// Cards of jobs over these wires, and what each of them says when the members meet.
+/// Cards of jobs over these wires, and the result of each when the members meet.
 fn meet_over(wires: [WireMode; 2]) -> [Result<(), RmaError>; 2] {
     let jobs = wires.map(|wire| {
         let fabric = SoftFabric::new(SoftConfig { wire, ..SoftConfig::default() }).unwrap();

@@ -21,7 +21,7 @@ pub struct Abandoned {
 }
 
 impl Abandoned {
-    /// Keeps what cannot be ended now; false if there are [`ABANDONED_MAX`] already, or no memory for one more.
+    /// Keeps a registration that cannot be ended now; false if there are [`ABANDONED_MAX`] already, or no memory for one more.
     pub fn keep(&self, key: LocalKey) -> bool {
         let mut keys = self.lock();
         let room = keys.len() < ABANDONED_MAX && keys.try_reserve(1).is_ok();

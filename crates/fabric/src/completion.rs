@@ -23,6 +23,12 @@ pub struct Completion {
     pub len: u64,
 }
 
+impl Completion {
+    /// Fills an array of which [`Rail::poll`](crate::Rail::poll) overwrites as many entries as it returns.
+    pub const BLANK: Self =
+        Self { wr_id: 0, link: LinkId(0), done: Done::Posted, status: Status::Ok, imm: None, len: 0 };
+}
+
 /// What kind of thing finished.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Done {

@@ -158,7 +158,7 @@ pub enum OobError {
     /// What came is not a frame: too long or malformed.
     #[error("malformed frame on the control stream")]
     Malformed,
-    /// The system has no memory for what the stream needs.
+    /// The system has no memory for the stream.
     #[error("cannot allocate memory: {0}")]
     Memory(#[from] OutOfMemory),
     /// More frames wait to be sent than the limit allows.

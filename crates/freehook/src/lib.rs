@@ -5,7 +5,7 @@
 //! first; each calls the vendor's function ([`next`]) and hands back its status. [`trunkline_free_count`] is all that Trunkline
 //! knows of this library. It never allocates or frees GPU memory by itself, and never loads a vendor's library.
 //!
-//! What cannot be seen: frees through pointers that a program took from the driver's library itself (`dlsym` on its handle,
+//! Not seen are frees through pointers that a program took from the driver's library itself (`dlsym` on its handle,
 //! `cuGetProcAddress`), as the static CUDA runtime and PyTorch's expandable segments do.
 
 mod functions;

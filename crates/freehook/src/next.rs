@@ -9,7 +9,7 @@ pub(crate) struct Vendor {
     /// Names of the library, the newest first. Looked into where no library of the whole program has the function: what a plugin brings
     /// with it is seen by that plugin alone.
     pub(crate) libraries: &'static [&'static CStr],
-    /// What its functions return where the library was not initialized.
+    /// The status that its functions return where the library was not initialized.
     pub(crate) uninitialized: c_int,
 }
 

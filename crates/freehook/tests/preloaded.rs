@@ -5,7 +5,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Frees nothing: checks what it is given, and that nobody has counted the free yet.
+/// Frees nothing: checks its argument, and that the free is not counted yet.
 const RUNTIME: &str = r#"
 extern unsigned long trunkline_free_count __attribute__((weak));
 static unsigned long frees;

@@ -1,6 +1,6 @@
 //! Memory as the rest of Trunkline sees it: a [`Memory`] is a byte range of a [`Kind`] that can be read, written and
 //! copied with bounds checks, whoever owns the bytes. A [`Page`] is memory that other processes may look at, and
-//! [`Words`] are what is counted on it, or in memory of one's own. [`gpu`] tells memory of GPUs from other memory. A
+//! [`Words`] are the counters on it, or in memory of one's own. [`gpu`] tells memory of GPUs from other memory. A
 //! [`MappedMemory`] is a device's that the CPU has mapped. [`Shared`] is
 //! memory that processes of one host have together, [`Statics`] the program's variables made such.
 //!

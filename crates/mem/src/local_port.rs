@@ -1,5 +1,5 @@
 //! Which local port a connection has. A socket that is bound to an address of this host before it connects would keep a port from all
-//! destinations; the kernel can choose one per destination instead. Used by whoever dials from a given address.
+//! destinations; the kernel can choose one per destination instead. Used by code that dials from a given address.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -10,7 +10,7 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 /// Without it `bind` takes a port of the about 28,000 that the host has, for all destinations together.
 ///
 /// # Errors
-/// What `setsockopt(2)` reports: the descriptor is no IP socket.
+/// The error of `setsockopt(2)`: the descriptor is no IP socket.
 pub fn defer_port_choice(socket: BorrowedFd<'_>) -> io::Result<()> {
     let on: libc::c_int = 1;
     // SAFETY: reads an int of ours, and changes an option of a socket that is open.

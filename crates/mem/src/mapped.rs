@@ -1,5 +1,5 @@
 //! Mapped write-combined memory: memory behind PCIe that the CPU has in its address space, such as a GPU's by GDRCopy. Made by
-//! [`Gdr`](crate::gpu::Gdr), used by whoever executes atomics and signals there and by software NICs. It is never reached by a locked
+//! [`Gdr`](crate::gpu::Gdr), used by the executors of atomics and signals there and by software NICs. It is never reached by a locked
 //! instruction, because no method here issues one.
 
 use std::fmt;
@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::{Memory, OutOfBounds};
 
-/// What loads, stores and copies of a mapping go to: the mapping itself, or a test's model of one.
+/// The target of a mapping's loads, stores and copies: the mapping itself, or a test's model of one.
 ///
 /// Stores may be held back, combined, and become visible in any order until the next [`fence`](MappedBytes::fence). Every offset is inside
 /// the range, and a word's is aligned: [`MappedMemory`] has checked it.
@@ -42,10 +42,10 @@ pub trait MappedBytes: fmt::Debug + Send + Sync {
 #[derive(Clone)]
 pub struct MappedMemory {
     bytes: Arc<dyn MappedBytes>,
-    /// Held by whoever changes words. One for all parts.
+    /// Held while a word is changed. One for all parts.
     updates: Arc<Mutex<()>>,
     addr: usize,
-    /// Where this range begins in what `bytes` has.
+    /// Where this range begins in `bytes`.
     first: u64,
     len: usize,
 }
@@ -175,7 +175,7 @@ impl MappedMemory {
     }
 
     /// Changes the aligned 8-byte word at `offset` as `f` says, if it says anything, and publishes it behind all earlier stores of this
-    /// thread. Returns what it was. No other caller of this process changes a word of the mapping meanwhile; `f` is asked once.
+    /// thread. Returns the old word. No other caller of this process changes a word of the mapping meanwhile; `f` is asked once.
     ///
     /// # Errors
     /// As [`MappedMemory::load`].

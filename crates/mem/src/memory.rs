@@ -223,7 +223,7 @@ impl Memory {
         let (Ok(to), Ok(start)) = (self.touched(offset, len), source.touched(from, len)) else {
             return self.copy_by_pieces(offset, source, from, len);
         };
-        // SAFETY: both ranges were checked, stay mapped and are not borrowed by anybody (constructors' contract).
+        // SAFETY: both ranges were checked, stay mapped and are not borrowed (constructors' contract).
         unsafe { copy_shared(pointer(start), pointer(to), len as usize) };
         Ok(())
     }

@@ -9,10 +9,10 @@ use rustix::io::Errno;
 
 /// Creates an empty memory file that can be sealed and that no process can execute.
 ///
-/// `name` is what `/proc` shows it as. The file is closed in programs that this process executes.
+/// `name` is its name in `/proc`. The file is closed in programs that this process executes.
 ///
 /// # Errors
-/// What `memfd_create(2)` reports.
+/// The error of `memfd_create(2)`.
 pub fn create_memory_file(name: &str) -> io::Result<OwnedFd> {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     match rustix::fs::memfd_create(name, flags | MemfdFlags::NOEXEC_SEAL) {

@@ -69,7 +69,7 @@ impl Drop for Mapped {
 /// mapping is memory of the host, and keeps `memory`. Called by NICs that are software, in the place of those that reach devices.
 ///
 /// # Errors
-/// What the system says; EINVAL if the file is shorter.
+/// The system's error; EINVAL if the file is shorter.
 pub fn map_exported(memory: &Memory, file: &impl AsFd, offset: u64) -> Result<Memory, Cause> {
     let short = || Cause::System { call: "lseek", code: libc::EINVAL };
     let size = rustix::fs::seek(file, rustix::fs::SeekFrom::End(0)).map_err(cause("lseek"))?;

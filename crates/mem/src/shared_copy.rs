@@ -143,7 +143,7 @@ mod x86 {
     #[inline]
     pub(super) unsafe fn copy(from: *const u8, to: *mut u8, len: usize) {
         match len {
-            // Words are what is copied most, and their length is often known here.
+            // Most copies are of words, whose length is often known here.
             // SAFETY: the caller's promise of eight bytes.
             8 => unsafe { copy_word(from, to) },
             0 => {}
@@ -255,7 +255,7 @@ mod tests {
         let mut bytes: Vec<u8> = (0..400_u32).map(|at| (at * 7 + at / 250) as u8).collect();
         let start = bytes.as_mut_ptr();
         assert!(from + len <= bytes.len() && to + len <= bytes.len());
-        // SAFETY: both ranges lie inside the vector, of which nobody has a reference now.
+        // SAFETY: both ranges lie inside the vector, to which no reference exists now.
         unsafe { copy(start.wrapping_add(from), start.wrapping_add(to), len) };
         bytes
     }

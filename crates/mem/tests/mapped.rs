@@ -22,7 +22,7 @@ fn mapping() -> (Arc<HeldStores>, MappedMemory) {
     named(HeldStores::unwatched(LEN, 7))
 }
 
-/// A model, at an address that nobody touches.
+/// A model, at an address that no code accesses.
 fn named(held: HeldStores) -> (Arc<HeldStores>, MappedMemory) {
     let held = Arc::new(held);
     // SAFETY: no NIC is given it.
@@ -73,7 +73,7 @@ fn short_copies_never_tear_words() {
 }
 
 #[test]
-fn copies_from_it_follow_own_stores() {
+fn copies_from_mapped_memory_follow_own_stores() {
     let (held, mapped) = mapping();
     mapped.store(8, 0x0807_0605_0403_0201).unwrap();
     let mut out = [0; 10];

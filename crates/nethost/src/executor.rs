@@ -49,7 +49,7 @@ struct Cursor {
 /// How a communicator receives.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Receives {
-    /// Fewest bytes of a receive. What lies behind a shorter message stays as it is.
+    /// Fewest bytes of a receive. Bytes behind a shorter message stay as they are.
     pub(crate) least: usize,
     /// Whether each is flushed.
     pub(crate) flush: bool,

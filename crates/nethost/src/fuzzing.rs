@@ -1,5 +1,5 @@
-//! What the fuzz target of this crate does with its input: the messages between the parent of a benchmark and its ranks, several in one
-//! stream. Whatever parses must print to what parses to the same.
+//! The fuzz target of this crate: the messages between the parent of a benchmark and its ranks, several in one
+//! stream. A message that parses must print to bytes that parse to the same message.
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;

@@ -105,7 +105,7 @@ impl Awaited {
     }
 }
 
-/// Writes a value and then the flag behind it, which a kernel waits for: each is visible before what follows. `None` if there is no such place.
+/// Writes a value and then the flag behind it, which a kernel waits for: each is visible before later writes. `None` if there is no such place.
 fn place_value(to: &Place, value: u64, flag: u64) -> Option<()> {
     let late = crate::planted("nvshmem-flags-before-values");
     let mut words = [(0, value), (8, flag)];

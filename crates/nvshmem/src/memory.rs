@@ -53,7 +53,7 @@ pub(crate) struct Place {
 }
 
 impl Place {
-    /// Writes a word at so many bytes from there. It may be seen before what was written since the last [`Place::publish`]. Whether there is
+    /// Writes a word at so many bytes from there. It may be seen before words that were written since the last [`Place::publish`]. Whether there is
     /// such a word.
     pub(crate) fn store(&self, at: u64, width: Width, value: u64) -> bool {
         let offset = self.offset + at;
@@ -68,7 +68,7 @@ impl Place {
         }
     }
 
-    /// Writes words at so many bytes from there that somebody copies, each visible before the next: one wait is for all. `None`: nobody copies them, and nothing
+    /// Writes words at so many bytes from there that a thread copies, each visible before the next: one wait is for all. `None`: no thread copies them, and nothing
     /// was written.
     pub(crate) fn store_copied(&self, words: &[(u64, u64)]) -> Option<bool> {
         let View::Copied(cells) = &self.view else { return None };
@@ -76,7 +76,7 @@ impl Place {
         Some(cells.store_all(&words))
     }
 
-    /// Makes what was written visible, before anything that is written later.
+    /// Makes all written words visible, before any that is written later.
     pub(crate) fn publish(&self) {
         match &self.view {
             View::Mapped(mapped) => mapped.fence(),
@@ -85,7 +85,7 @@ impl Place {
         }
     }
 
-    /// A place in memory whose words somebody copies.
+    /// A place in memory whose words a thread copies.
     #[cfg(test)]
     pub(crate) fn in_cells(cells: Arc<dyn Cells>, offset: u64) -> Self {
         Self { view: View::Copied(cells), offset }
@@ -267,7 +267,7 @@ impl Memories {
         Ok((HeapMemory { memory, exported, cells: Some(cells) }, view))
     }
 
-    /// Makes what a NIC that is software wrote to mappings in calls of this thread visible to the GPU: providers of libfabric know nothing of
+    /// Makes words that a software NIC wrote to mappings in calls of this thread visible to the GPU: providers of libfabric know nothing of
     /// fences.
     #[inline]
     pub(crate) fn publish_gets(&self) {
@@ -321,12 +321,12 @@ impl Memories {
 
 const GONE: CallError = CallError::Argument("memory of this PE is not registered any more");
 
-/// What the user is told where copies of the user's may end late.
+/// The warning where copies of the user's may end late.
 const LATE_COPIES: &str = "the driver refuses synchronous memory operations (CU_POINTER_ATTRIBUTE_SYNC_MEMOPS) for memory of the heap, as for all that \
      cuMemCreate made: a NIC may send what a cudaMemcpy or cudaMemset has not written yet. Wait for the stream before you send, or set the flag \
      CU_CTX_SYNC_MEMOPS of the context by cuCtxSetFlags (CUDA 12.1)";
 
-/// What the user is told where words of a GPU's memory are copied.
+/// The warning where words of a GPU's memory are copied.
 fn slow_words(cause: &str) -> String {
     format!(
         "GDRCopy does not map the heap ({cause}), so atomics, signals and fetched values go by copies of CUDA's driver, ten microseconds or more \

@@ -428,7 +428,7 @@ fn heaps_on_a_gpu_go_over_any_network_by_a_mapping() {
     for scenario in ["moves", "atomics", "signals"] {
         passes(4, scenario, &[(gpu!("soft:tcp"), 2), (gpu!("soft"), 3), (gpu!("ofi:tcp"), 2)]);
     }
-    // The software NIC moves bytes by GDRCopy's copies: both ways, and what the network carries in pieces.
+    // The software NIC moves bytes by GDRCopy's copies: both ways, and transfers that the network carries in pieces.
     passes(
         4,
         "moves",
@@ -481,7 +481,7 @@ fn heaps_on_a_gpu_that_nics_reach_are_theirs() {
     passes(4, "atomics", &[(strict!("NVSHMEM_DISABLE_GDRCOPY" = "1", "HARNESS_COPIES" = "1"), 2)]);
 }
 
-/// A kernel of the application runs until the proxy has done what it asks for: nothing that the proxy calls may wait for it.
+/// A kernel of the application runs until the proxy has done its requests: nothing that the proxy calls may wait for it.
 #[test]
 fn the_proxy_waits_for_no_kernel() {
     passes(6, "kernels", &[(gpu!("soft:tcp"), 2)]);
@@ -496,7 +496,7 @@ fn the_proxy_waits_for_no_kernel() {
     passes(6, "kernels", &[(strict!("FAKE_GDR_GONE" = "1", "HARNESS_COPIES" = "1"), 2), (strict!(), 2)]);
 }
 
-/// Whoever falls back says so once for each process, with the cause and what helps.
+/// A fallback is logged once for each process, with the cause and the remedy.
 #[test]
 fn falling_back_to_copies_logs_its_cause() {
     if !ofi() {

@@ -107,7 +107,7 @@ fn candidates(wanted: Option<&str>) -> Vec<String> {
     all.iter().map(|&name| name.to_owned()).collect()
 }
 
-/// The one name of all [`candidates`]: without the layers above a provider, and `tcp` for what was called `net`.
+/// The one name of all [`candidates`]: without the layers above a provider, and `tcp` for the provider once called `net`.
 fn family(provider: &str) -> &str {
     match provider.split(';').next() {
         Some("net") => "tcp",

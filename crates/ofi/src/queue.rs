@@ -131,7 +131,7 @@ impl Queue {
     /// Opens one.
     ///
     /// # Errors
-    /// [`OpenStep::Tables`] without memory; [`OpenStep::Queue`], with what the provider said.
+    /// [`OpenStep::Tables`] without memory; [`OpenStep::Queue`], with the provider's error.
     pub fn open(domain: &Arc<Domain>, wants: &QueueWants) -> Result<Self, OpenError> {
         let contexts = Contexts::new(wants.slots).map_err(|_| OpenStep::Tables.failed()(Errno::NO_MEMORY))?;
         let mut attr = CqAttr {

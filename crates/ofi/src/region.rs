@@ -66,7 +66,7 @@ pub enum RegisterError {
     /// The provider's keys do not fit 64 bits.
     #[error("the provider's keys are longer than 64 bits")]
     RawKeys,
-    /// The system has no memory for what was to be registered.
+    /// The system has no memory for the registration.
     #[error("cannot allocate memory: {0}")]
     Memory(#[from] trunkline_mem::OutOfMemory),
     /// It does not take memory of devices, or what it is told of the memory does not agree with what it is.

@@ -154,7 +154,7 @@ impl Registrar for OfiRegistrar {
     fn register(&self, memory: &Memory, access: Access, purpose: Purpose) -> Result<Keys, RegisterError> {
         // There are no atomics, and a right to them would be one to write.
         let access = Access { atomic: false, ..access };
-        // What the CPU has mapped is the host's for a provider that touches it by its address.
+        // Memory that the CPU has mapped is the host's for a provider that accesses it by its address.
         if !matches!(memory.kind(), Kind::Host | Kind::Mapped) {
             return self.register_device(memory, None, access, purpose);
         }

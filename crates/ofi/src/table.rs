@@ -139,7 +139,7 @@ impl Table {
         }
         let chunk = &self.chunks[live.made as usize / CHUNK];
         if chunk.get().is_none() {
-            // Under the lock, so nobody else has set it.
+            // Under the lock, so no other thread has set it.
             let _ = chunk.set(try_filled_with(CHUNK, Slot::default)?);
         }
         live.made += 1;

@@ -1,4 +1,4 @@
-//! Room for as many entries as a table may come to hold, so that none of them allocates later. Called where a table grows; what cannot be had is an
+//! Room for as many entries as a table may come to hold, so that none of them allocates later. Called where a table grows; memory that cannot be had is an
 //! [`OutOfMemory`].
 
 use alloc::collections::VecDeque;
@@ -29,7 +29,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_held_has_room_for_all() {
+    fn a_held_table_has_room_for_all_entries() {
         let (mut entries, mut queue) = (alloc::vec![1_u8; 3], VecDeque::from([1_u8; 3]));
         try_hold(&mut entries, 100).unwrap();
         try_hold_queue(&mut queue, 100).unwrap();

@@ -1,5 +1,5 @@
 //! Allocations that may fail: of 4 KiB and more, and of any size that a peer, a caller or a setting chooses. Called by every crate that
-//! makes such a table; what cannot be had is an [`OutOfMemory`], never the end of the process.
+//! makes such a table; memory that cannot be had is an [`OutOfMemory`], never the end of the process.
 
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;

@@ -20,9 +20,6 @@ const CONFIG: RailConfig = RailConfig {
     traffic_class: None,
     many: false,
 };
-const NOTHING: Completion =
-    Completion { wr_id: 0, link: LinkId(0), done: Done::Posted, status: Status::Ok, imm: None, len: 0 };
-
 struct End {
     rail: SimRail,
     link: LinkId,
@@ -32,7 +29,7 @@ struct End {
 
 impl End {
     fn poll(&mut self) -> Vec<Completion> {
-        let mut out = [NOTHING; 16];
+        let mut out = [Completion::BLANK; 16];
         let count = self.rail.poll(&mut out);
         out[..count].to_vec()
     }

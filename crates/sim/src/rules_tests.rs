@@ -10,7 +10,7 @@ use trunkline_proto::nics::Nics;
 use trunkline_proto::time::Duration;
 use trunkline_proto::wire::fabric::ChosenFabric;
 use trunkline_proto::wire::frame;
-use trunkline_proto::wire::handle::Handle;
+use trunkline_proto::wire::handle::{self, Handle};
 use trunkline_proto::wire::share::{Mode, Offer, Request};
 
 use crate::side::SimEngine;
@@ -121,6 +121,13 @@ pub(crate) fn end(engine: &SimEngine, request: RequestId) -> Result<u64, Error> 
 
 pub(crate) fn hello(min: u16, max: u16, process: u8) -> frame::Frame {
     frame::Frame::Hello { min, max, offer: Offer::NONE, process: ProcessId([process; 16]) }
+}
+
+/// The handle of a listener at that address that a test plays by hand: process 7, with one NIC.
+pub(crate) fn handle_at(address: Vec<u8>) -> [u8; handle::BYTES] {
+    let (process, nics, fabric) = (ProcessId([7; 16]), Nics::new(&[0]).unwrap(), ChosenFabric::default());
+    let (nonce, listen, attempt, p2p, near) = ([1; 16], 1, 0, false, false);
+    Handle { process, nonce, nics, listen, address, attempt, p2p, near, fabric }.to_bytes()
 }
 
 /// Whether the stream was hung up on; takes what was said before.
@@ -423,23 +430,9 @@ fn a_listener_of_another_version_is_named() {
     let duo = Duo::calm();
     let outside = duo.world.add_process();
     let mut listener = SimOob::stranger(&duo.world, outside).listen().unwrap();
-    let process = ProcessId([7; 16]);
     let address = listener.address().0;
-    let nics = Nics::new(&[0]).unwrap();
     for (low, high) in [(frame::VERSION + 1, 9), (3, 3)] {
-        let address = address.clone();
-        let mut handle = Handle {
-            process,
-            nonce: [1; 16],
-            nics,
-            listen: 1,
-            address,
-            attempt: 0,
-            p2p: false,
-            near: false,
-            fabric: ChosenFabric::default(),
-        }
-        .to_bytes();
+        let mut handle = handle_at(address.clone());
         let mut streams = Vec::new();
         let error = (0..10_000).find_map(|_| {
             if let Some(mut stream) = listener.accept().unwrap() {

@@ -7,18 +7,16 @@ use trunkline_fabric::{
     RailConfig, RecvOrder,
 };
 use trunkline_mem::Memory;
-use trunkline_proto::id::ProcessId;
 use trunkline_proto::pool::AnswerFault;
 use trunkline_proto::slots::SlotId;
 use trunkline_proto::time::Duration;
-use trunkline_proto::wire::fabric::ChosenFabric;
 use trunkline_proto::wire::frame::{self, Answer, Open, Region, Reply, VERSION};
 use trunkline_proto::wire::handle::Handle;
 use trunkline_proto::wire::member::MemberId;
 use trunkline_proto::wire::proof::{Epoch, Proof};
 use trunkline_proto::wire::share::{self, Given, Mode, Offer, Request};
 
-use crate::rules_tests::{Duo, SECOND, buffer, hello, params};
+use crate::rules_tests::{Duo, SECOND, buffer, handle_at, hello, params};
 use crate::{SimFabric, SimListener, SimOob, SimRail, SimStream, Weather};
 
 const CONFIG: RailConfig = RailConfig {
@@ -189,20 +187,7 @@ impl Listening {
     fn asked(duo: &Duo) -> Self {
         let outside = duo.world.add_process();
         let mut listener = SimOob::stranger(&duo.world, outside).listen().unwrap();
-        let (process, nics) = (ProcessId([7; 16]), trunkline_proto::nics::Nics::new(&[0]).unwrap());
-        let address = listener.address().0;
-        let mut handle = Handle {
-            process,
-            nonce: [1; 16],
-            nics,
-            listen: 1,
-            address,
-            attempt: 0,
-            p2p: false,
-            near: false,
-            fabric: ChosenFabric::default(),
-        }
-        .to_bytes();
+        let mut handle = handle_at(listener.address().0);
         let stream = (0..1000).find_map(|_| {
             assert_eq!(duo.a.connect(0, &mut handle).unwrap(), None);
             listener.accept().unwrap()

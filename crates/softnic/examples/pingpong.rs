@@ -94,15 +94,7 @@ impl Side {
 
     /// Polls once and counts what came.
     fn poll(&mut self) {
-        let nothing = Completion {
-            wr_id: 0,
-            link: self.link,
-            done: Done::Posted,
-            status: Status::Ok,
-            imm: None,
-            len: 0,
-        };
-        let mut out = [nothing; 16];
+        let mut out = [Completion::BLANK; 16];
         let count = self.rail.poll(&mut out);
         for one in &out[..count] {
             assert_eq!(one.status, Status::Ok);

@@ -48,7 +48,7 @@ pub(crate) struct Address {
     pub(crate) receives: u32,
     /// Reads it executes at once.
     pub(crate) reads: u32,
-    /// Shows whoever reads it that it reads the memory of the link's own process.
+    /// Shows a reader that it reads the memory of the link's own process.
     pub(crate) proof: LinkProof,
     /// Names the link to whoever dials.
     pub(crate) token: Token,

@@ -1,6 +1,7 @@
 //! Why a record was refused, as a number on the wire and as a status; and the planted bugs.
 
 use trunkline_fabric::Status;
+use trunkline_proto::reserve::OutOfMemory;
 
 /// Why a target refused a record. The numbers stand in docs/wire.md.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -17,6 +18,14 @@ pub(crate) enum Nak {
     Target,
     /// More reads at once than the target takes, or a reply nobody asked for.
     Protocol,
+    /// This side has no memory to keep the record.
+    Memory,
+}
+
+impl From<OutOfMemory> for Nak {
+    fn from(_: OutOfMemory) -> Self {
+        Self::Memory
+    }
 }
 
 impl Nak {
@@ -29,6 +38,7 @@ impl Nak {
             Self::Garbled => 4,
             Self::Protocol => 5,
             Self::Target => 6,
+            Self::Memory => 7,
         }
     }
 
@@ -41,6 +51,7 @@ impl Nak {
             4 => Status::Other(GARBLED),
             5 => Status::Other(PROTOCOL),
             6 => Status::Other(TARGET),
+            7 => Status::Other(MEMORY),
             _ => Status::Other(UNKNOWN),
         }
     }
@@ -54,6 +65,8 @@ pub(crate) const PROTOCOL: u32 = 2;
 pub(crate) const UNKNOWN: u32 = 3;
 /// [`Status::Other`]: the peer deregistered the memory of a receive, or this side that of a read, too early.
 pub(crate) const TARGET: u32 = 4;
+/// [`Status::Other`]: the process that was to execute a record had no memory for it.
+pub(crate) const MEMORY: u32 = 5;
 
 /// A planted bug. Without the feature `mutants` it is never on, and costs nothing.
 #[derive(Clone, Copy, Debug)]

@@ -19,7 +19,7 @@ const STORE_VISIBLE: Duration = Duration::from_millis(20);
 #[repr(align(128))]
 pub(crate) struct Guard {
     turn: AtomicU64,
-    /// The rail passes a barrier whenever it enters, as nobody else makes it pass one.
+    /// The rail passes a barrier whenever it enters, as no other thread makes it pass one.
     fenced: AtomicBool,
 }
 
@@ -54,7 +54,7 @@ struct GuardList {
 /// The guards of all rails of a fabric.
 pub(crate) struct Guards {
     list: Mutex<GuardList>,
-    /// All guards are fenced, and what rails stored before they were has been seen.
+    /// All guards are fenced, and stores of rails before that have been seen.
     fenced: AtomicBool,
     ignores_refusals: Planted,
 }
@@ -157,7 +157,7 @@ mod tests {
     fn refuse_barriers() {
         let statement = |code, jt, jf, k| libc::sock_filter { code, jt, jf, k };
         let mut program = [
-            // The number of the call is the first word of what a filter sees.
+            // The number of the call is the first word of a filter's input.
             statement((libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16, 0, 0, 0),
             statement(
                 (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16,
@@ -174,7 +174,7 @@ mod tests {
             statement((libc::BPF_RET | libc::BPF_K) as u16, 0, 0, libc::SECCOMP_RET_ALLOW),
         ];
         let filter = libc::sock_fprog { len: 4, filter: program.as_mut_ptr() };
-        // SAFETY: takes numbers, and changes what this thread may gain by executing programs.
+        // SAFETY: takes numbers, and changes the privileges that this thread may gain by executing programs.
         let code = unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) };
         assert_eq!(code, 0);
         // SAFETY: a program of four statements that lives during the call.

@@ -71,17 +71,17 @@ pub(crate) struct Job {
 /// peer may ask for before it asks, and a job is several times as large.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct OwedReply {
-    /// What the peer calls the request.
+    /// The peer's number of the request.
     pub(crate) id: u64,
     /// Position of its record.
     pub(crate) at: u64,
-    /// What is answered.
+    /// The bytes of the answer.
     pub(crate) bytes: ReplyBytes,
     /// Bytes on their way.
     pub(crate) sent: u64,
 }
 
-/// What an answer carries.
+/// The bytes that an answer carries.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum ReplyBytes {
     /// Bytes of a region of this side, by the remote key that the peer used.

@@ -4,8 +4,9 @@
 use std::collections::VecDeque;
 
 use trunkline_fabric::Extent;
+use trunkline_proto::holding::try_hold_queue;
 
-use crate::error::Planted;
+use crate::error::{Nak, Planted};
 use crate::job::Job;
 
 /// A posted matched receive.
@@ -71,6 +72,7 @@ struct Bugs {
     untold: Planted,
     stranger: Planted,
     anyway: Planted,
+    blames: Planted,
 }
 
 impl Matcher {
@@ -90,6 +92,7 @@ impl Matcher {
                 untold: Planted::named("soft-takes-back-untold"),
                 stranger: Planted::named("soft-refuses-bytes-taken-back"),
                 anyway: Planted::named("soft-sends-what-is-too-long"),
+                blames: Planted::named("soft-blames-peer-for-lack-of-memory"),
             },
         }
     }
@@ -213,14 +216,20 @@ impl Matcher {
         self.finish(id)
     }
 
-    /// A grant came: the oldest send with its key, now to go out; kept if there is none. `Err` if there are more than
-    /// the peer can have, or no memory for it.
-    pub(crate) fn grant(&mut self, grant: Grant) -> Result<Option<Send>, ()> {
+    /// A grant came: the oldest send with its key, now to go out; kept if there is none.
+    ///
+    /// # Errors
+    /// [`Nak::Protocol`] if the peer has granted more receives than it has; [`Nak::Memory`] if there is no memory to keep the grant.
+    pub(crate) fn grant(&mut self, grant: Grant) -> Result<Option<Send>, Nak> {
         if let Some(found) = self.sends.iter().position(|send| send.key == grant.key) {
             return Ok(self.sends.remove(found));
         }
-        if self.grants.len() >= self.grants_max || self.grants.try_reserve(1).is_err() {
-            return Err(());
+        let held = self.grants.len();
+        if held >= self.grants_max {
+            return Err(Nak::Protocol);
+        }
+        if let Err(refused) = try_hold_queue(&mut self.grants, held + 1) {
+            return Err(if self.planted.blames.is_on() { Nak::Protocol } else { refused.into() });
         }
         self.grants.push_back(grant);
         Ok(None)

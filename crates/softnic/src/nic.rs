@@ -139,7 +139,7 @@ pub(crate) struct Shared {
     pub(crate) reads_after_errors: Planted,
     /// A planted bug: all links have the same proof.
     pub(crate) one_proof: Planted,
-    /// A planted bug: an address that this process has told is believed from whoever repeats it.
+    /// A planted bug: an address of this process is believed from any process that repeats it.
     pub(crate) believes_echoes: Planted,
     /// A planted bug: the process that an address names is believed to be the link's, whatever the kernel says.
     pub(crate) believes_numbers: Planted,

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use crate::error::Planted;
 use crate::process::Process;
 
-/// Where a link's process keeps a word that nobody else can know, and what the word is. The peer of the link is told both.
+/// The address at which a link's process keeps a word that no other process can know, and the word. The peer of the link receives both.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct LinkProof {
     /// Address of the word in the link's process.
@@ -19,7 +19,7 @@ pub(crate) struct LinkProof {
     pub(crate) word: u64,
 }
 
-/// The word itself. Each link has one of its own, so that what one peer was told shows nothing to another.
+/// The word itself. Each link has one of its own, so that the word of one peer proves nothing to another.
 pub(crate) struct ProofWord(Box<u64>);
 
 impl ProofWord {
@@ -28,7 +28,7 @@ impl ProofWord {
         Self(Box::new(random | 1))
     }
 
-    /// What the link's peer is told.
+    /// The proof for the link's peer.
     pub(crate) fn to_proof(&self) -> LinkProof {
         LinkProof { addr: std::ptr::from_ref(&*self.0).expose_provenance() as u64, word: *self.0 }
     }
@@ -71,7 +71,7 @@ impl PeerMemory {
     /// `execve`, gives nothing.
     ///
     /// # Errors
-    /// What the kernel says; [`io::ErrorKind::NotFound`] if the proof is not there (any more). Bytes may have been written all the same.
+    /// The kernel's error; [`io::ErrorKind::NotFound`] if the proof is not there (any more). Bytes may have been written all the same.
     ///
     /// # Safety
     /// `to` is writable for `len` bytes.

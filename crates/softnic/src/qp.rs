@@ -152,9 +152,9 @@ pub(crate) struct Failure {
     pub(crate) done: bool,
 }
 
-/// What a new queue pair is known by.
+/// The names by which a new queue pair is known.
 pub(crate) struct Names {
-    /// Names it to whoever dials.
+    /// Names it to a process that dials.
     pub(crate) token: Token,
     /// Shows its peer that it reads this process.
     pub(crate) proof: ProofWord,

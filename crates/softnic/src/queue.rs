@@ -30,7 +30,7 @@ impl<T> Queue<T> {
         Self { room: capacity.min(items.len() as u64), items, head: start, tail: start, capacity }
     }
 
-    /// An empty queue that has all its room from the beginning, for items that somebody has been promised room for.
+    /// An empty queue that has all its room from the beginning, for items whose room was promised to a caller.
     ///
     /// # Errors
     /// [`OutOfMemory`].

@@ -44,7 +44,7 @@ pub struct SoftRail {
     pub(crate) streams: u32,
     /// Something came or went since [`Rail::arm`] was asked.
     pub(crate) stirred: bool,
-    /// Reports the sockets of its links, once somebody wants to wait for them.
+    /// Reports the sockets of its links, once a caller waits for them.
     pub(crate) events: Option<SocketEvents>,
     /// When a link ended that had not been dialled: who dials it is to hear so.
     pub(crate) tends: Option<Instant>,

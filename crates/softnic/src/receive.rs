@@ -320,14 +320,10 @@ impl Qp {
     }
 
     fn execute_grant(&mut self, env: &Env<'_>, grant: Grant) -> Result<(), Refusal> {
-        match self.matcher.grant(grant) {
-            Ok(Some(send)) => {
-                self.release_matched(env, send, grant);
-                Ok(())
-            }
-            Ok(None) => Ok(()),
-            Err(()) => Err(Nak::Protocol.into()),
+        if let Some(send) = self.matcher.grant(grant)? {
+            self.release_matched(env, send, grant);
         }
+        Ok(())
     }
 
     /// Places the bytes of a record, or holds them back where visibility is delayed. Only a write waits.

@@ -312,7 +312,7 @@ mod tests {
         }
 
         #[test]
-        fn what_parses_is_written_back(
+        fn parsed_records_are_written_back(
             mut words: [u64; WORDS],
             op in 0u64..12,
             form in 0u64..6,

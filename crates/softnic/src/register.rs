@@ -274,7 +274,7 @@ impl Table {
         }
     }
 
-    /// Changes the aligned word at a place as `f` says, if it says anything; what it was. Call inside a guard.
+    /// Changes the aligned word at a place as `f` says, if it returns a value; returns the old word. Call inside a guard.
     ///
     /// # Safety
     /// The place was looked up for 8 bytes, and is aligned.
@@ -424,7 +424,7 @@ impl Registrar for SoftRegistrar {
         } else {
             mapped
         };
-        // What is written to a device may be invisible until it is flushed, whatever it is for.
+        // Bytes written to a device may be invisible until a flush, for any purpose.
         let _ = purpose;
         self.insert(&mapped, memory.addr(), access, Purpose::Data)
     }

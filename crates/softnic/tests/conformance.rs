@@ -94,7 +94,7 @@ mod shm {
 mod shm_with_pull {
     use super::*;
     trunkline_fabric::fabric_conformance!(Soft {
-        // Fabrics of one process stage what they send each other: direct copies need two processes, or links of one fabric.
+        // Fabrics of one process stage bytes for each other: direct copies need two processes, or links of one fabric.
         config: SoftConfig { copy: CopyMode::Pull, wire: WireMode::Shm, ..SoftConfig::default() },
         fabrics: 1
     });

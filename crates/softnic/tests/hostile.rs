@@ -206,7 +206,7 @@ fn a_repeated_own_address_is_refused() {
     let (mut a, mut other) = (rail(small()), rail(small()));
     let (told, at_other) = (a.create().unwrap(), other.create().unwrap());
     let bytes = a.address(told).unwrap().bytes;
-    // What an attacker can do: repeat an address of ours, beside a ring that it writes itself.
+    // An attacker can repeat an address of ours, beside a ring that it writes itself.
     let parent = std::os::unix::process::parent_id();
     for sender in [Some(parent), None] {
         let ring = other.address(at_other).unwrap().fd.unwrap();

@@ -39,7 +39,7 @@ impl MappedPair {
         let mut near = fabric.open(0, &rail_config()).unwrap();
         let mut far = fabric.open(0, &rail_config()).unwrap();
         let held = Arc::new(HeldStores::unwatched(SIZE, 3));
-        // SAFETY: the software NIC never goes by the address, which is what is tested.
+        // SAFETY: the software NIC never uses the address; the test checks that.
         let mapped = unsafe { MappedMemory::new(1 << 40, SIZE, Arc::clone(&held) as Arc<_>) };
         let host = Memory::heap(SIZE);
         let (with_mapping, with_host) = if is_mapped_near { (&near, &far) } else { (&far, &near) };

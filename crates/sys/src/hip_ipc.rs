@@ -35,7 +35,7 @@ pub const POINTER_ATTRIBUTE_BUFFER_ID: c_uint = 7;
 pub const STREAM_NON_BLOCKING: c_uint = 1;
 /// `hipEventDisableTiming`: it tells that something has ended, not when.
 pub const EVENT_DISABLE_TIMING: c_uint = 2;
-/// `hipErrorNotReady`: what an event is behind has not ended.
+/// `hipErrorNotReady`: the work that an event is behind has not ended.
 pub const NOT_READY: Status = 600;
 /// `hipMemcpyDefault`: the runtime tells by the addresses which way it goes.
 pub const MEMCPY_DEFAULT: c_uint = 4;

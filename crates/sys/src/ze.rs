@@ -56,11 +56,11 @@ pub const STRUCTURE_TYPE_DEVICE_MEM_ALLOC_DESC: c_uint = 0x15;
 pub const STRUCTURE_TYPE_MEMORY_ALLOCATION_PROPERTIES: c_uint = 0x17;
 /// `ZE_COMMAND_QUEUE_MODE_SYNCHRONOUS`: what is appended has ended when the call returns.
 pub const COMMAND_QUEUE_MODE_SYNCHRONOUS: c_uint = 1;
-/// `ZE_COMMAND_QUEUE_MODE_ASYNCHRONOUS`: what is appended goes on after the call.
+/// `ZE_COMMAND_QUEUE_MODE_ASYNCHRONOUS`: appended commands go on after the call.
 pub const COMMAND_QUEUE_MODE_ASYNCHRONOUS: c_uint = 2;
 /// `ZE_EVENT_POOL_FLAG_HOST_VISIBLE`: the host asks for its events.
 pub const EVENT_POOL_FLAG_HOST_VISIBLE: c_uint = 1;
-/// `ZE_EVENT_SCOPE_FLAG_HOST`: what was before an event is visible to the host.
+/// `ZE_EVENT_SCOPE_FLAG_HOST`: writes before an event are visible to the host.
 pub const EVENT_SCOPE_FLAG_HOST: c_uint = 4;
 /// `ZE_INIT_FLAG_GPU_ONLY`.
 pub const INIT_FLAG_GPU_ONLY: c_uint = 1;

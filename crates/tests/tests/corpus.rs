@@ -105,7 +105,7 @@ fn random_bytes_are_as_good() {
     }
 }
 
-/// What `cargo xtask mutants` runs: bugs that only a sequence of actions shows.
+/// For the planted bugs that only a sequence of actions shows.
 #[test]
 fn action_lists_hold() {
     let mut numbers = trunkline_proto::fuzzing::Numbers::new(78);

@@ -20,7 +20,7 @@ scenarios! {
 
 /// How the warning begins.
 const WARNING: &str = "TRUNKLINE_FABRIC=auto uses no NIC of this host";
-/// The user and group of nobody.
+/// The user and group `nobody`.
 const NOBODY: u32 = 65_534;
 
 /// Adds a RoCE device to a folder in place of `/`.
@@ -100,7 +100,7 @@ fn number(name: &str) -> usize {
     std::env::var(name).ok().map_or(0, |text| text.parse().expect("a number"))
 }
 
-/// Does what `play` does with standard error in a file; also what was written there.
+/// Runs `play` with standard error in a file; returns the text written there, too.
 fn with_errors<R>(play: impl FnOnce() -> R) -> (R, String) {
     let mut file = tempfile::tempfile().unwrap();
     let usual = File::from(rustix::io::dup(std::io::stderr()).unwrap());
@@ -114,7 +114,7 @@ fn with_errors<R>(play: impl FnOnce() -> R) -> (R, String) {
     (done, text)
 }
 
-/// Takes from this process what the test says it is not to have.
+/// Takes from this process the rights that the test forbids.
 fn give_up_rights() {
     if let Some(procs) = std::env::var_os("TEST_CGROUP") {
         std::fs::write(procs, std::process::id().to_string()).unwrap();

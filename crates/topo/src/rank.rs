@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn lists_of_processors_hold_what_they_name() {
+    fn processor_lists_contain_the_named_processors() {
         assert!(holds_all("0-3,8\n", &[0, 2, 8]));
         assert!(!holds_all("0-3,8", &[4]));
         assert!(!holds_all("", &[0]));

@@ -19,7 +19,7 @@ pub enum Error {
     /// The system has no memory for the symmetric heap.
     #[error("no symmetric heap (TRUNKLINE_HEAP_BYTES, Builder::heap): {0}")]
     Memory(#[from] OutOfMemory),
-    /// The system has no memory for what a call works with.
+    /// The system has no memory for the buffers of a call.
     #[error("cannot allocate memory: {0}")]
     Allocate(#[source] OutOfMemory),
     /// The system has no thread left for passive progress.

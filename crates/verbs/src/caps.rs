@@ -41,7 +41,7 @@ pub(crate) fn of(
         placed_writes: false,
         immediate_takes_receive: true,
         write_data: true,
-        // A head and a body may both be inline. The rail copies what the device does not, whatever room that has.
+        // A head and a body may both be inline. The rail copies the bytes that the device does not, whatever its inline room.
         inline_max: COPIED_MAX as u32 / 2,
         message_max: u64::from(port.max_msg_sz).min(MESSAGE_MAX),
         depth_max: depth,

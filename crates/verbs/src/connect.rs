@@ -200,7 +200,7 @@ impl VerbsRail {
         self.port.first.attr.link_layer != LINK_LAYER_ETHERNET
     }
 
-    /// What the rungs need to know of this side, whose port is reached by this address.
+    /// The facts of this side that the rungs need, whose port is reached by this address.
     pub(crate) fn ours(&self, psn: u32, at: &PortAddress) -> Ours {
         let device = &self.port.device.attr;
         let most = |limit: i32| u8::try_from(limit).unwrap_or(READS_MAX).min(READS_MAX);

@@ -132,7 +132,7 @@ impl CompletionQueue {
     /// completions of behind. False where memory ends before the completions do: the rest stays with the device.
     pub(crate) fn sift(&mut self, wanted: impl Fn(&Wc) -> bool) -> bool {
         self.kept.retain(|wc| wanted(wc));
-        // More than it holds cannot come: nobody posts meanwhile. The first round is of the batch that was taken before.
+        // More than it holds cannot come: no operation is posted meanwhile. The first round is of the batch that was taken before.
         for _ in 0..=1 + self.capacity as usize / BATCH {
             if self.kept.try_reserve(BATCH).is_err() {
                 return false;
@@ -151,7 +151,7 @@ impl CompletionQueue {
         &self.descriptor
     }
 
-    /// Asks for the descriptor to become readable with the next completion. What is there already makes it readable no more.
+    /// Asks for the descriptor to become readable with the next completion. Completions that have arrived already do not make it readable.
     pub(crate) fn arm(&mut self) {
         while is_readable(&self.descriptor) {
             let (mut cq, mut user) = (std::ptr::null_mut(), std::ptr::null_mut());

@@ -281,7 +281,7 @@ pub(crate) struct Port {
     pub(crate) adaptive: bool,
 }
 
-/// By what peers reach a port, as it was read for one link.
+/// The address by which peers reach a port, as it was read for one link.
 #[derive(Clone, Copy)]
 pub(crate) struct PortAddress {
     /// The attributes of the port, among them its local address on InfiniBand.
@@ -291,7 +291,7 @@ pub(crate) struct PortAddress {
 }
 
 impl Port {
-    /// Reads by what peers reach the port now. Called for each link that is created, because a RoCE port whose interface gets
+    /// Reads the address by which peers reach the port now. Called for each link that is created, because a RoCE port whose interface gets
     /// another address has it at another place of its table.
     ///
     /// # Errors
@@ -315,7 +315,7 @@ impl Port {
         Ok(PortAddress { attr, gid: *last })
     }
 
-    /// Reads by what the port reaches itself. While the address that peers use is gone, any other does.
+    /// Reads the address by which the port reaches itself. While the address that peers use is gone, any other does.
     ///
     /// # Errors
     /// As [`Port::read_address`], where the port has no address at all.

@@ -55,7 +55,7 @@ impl VerbsFabric {
         if found.ports.is_empty() { Err(Missing::Ports(left_out.join("; "))) } else { Ok(found) }
     }
 
-    /// What was asked of each NIC and what it granted, a line each, for the log of whoever opens the fabric.
+    /// The request to each NIC and its grant, a line per NIC, for the log of the caller that opens the fabric.
     #[must_use]
     pub fn notes(&self) -> &[String] {
         &self.notes

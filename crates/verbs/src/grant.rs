@@ -14,7 +14,7 @@ use crate::device::Device;
 use crate::error::Planted;
 use crate::qp::Qp;
 
-/// Inline bytes that are tried, most first: 96 is what some devices of Broadcom and Intel take at most.
+/// Inline bytes that are tried, most first: 96 is the maximum of some devices of Broadcom and Intel.
 const INLINE: [u32; 7] = [256, 192, 128, 96, 64, 32, 0];
 /// Most operations of a link; what is kept for each takes memory.
 const DEPTH_MAX: u32 = 16_384;
@@ -47,7 +47,7 @@ pub(crate) fn sizes(depth: u32, receives: u32, places: u32, inline: u32) -> QpCa
     }
 }
 
-/// Whether a smaller queue pair may be had where this error came: "invalid" and "no memory" are what providers answer to sizes
+/// Whether a smaller queue pair may be had where this error came: "invalid" and "no memory" are the providers' answers to sizes
 /// beyond their own.
 fn may_shrink(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EINVAL | libc::ENOMEM))
@@ -55,7 +55,7 @@ fn may_shrink(error: &io::Error) -> bool {
 
 impl QueueGrant {
     /// Creates queue pairs for as many operations as `config` wants, of `places` requests each, and smaller ones until the device takes
-    /// one: with fewer inline bytes first, because the rail copies what the device does not, then with half the operations.
+    /// one: with fewer inline bytes first, because the rail copies the bytes that the device does not, then with half the operations.
     ///
     /// # Errors
     /// Why the device takes none, for a person.
@@ -88,7 +88,7 @@ impl QueueGrant {
         Err(format!("makes no queue pair, not even for {least} operations without inline bytes ({last})"))
     }
 
-    /// One line for the log: what was asked of the device called `name`, and what it granted.
+    /// One line for the log: the request to the device called `name`, and its grant.
     pub(crate) fn line(&self, name: &str) -> String {
         let QpCap { max_send_wr, max_recv_wr, max_inline_data, .. } = self.asked;
         let granted = self.granted;

@@ -128,7 +128,7 @@ pub(crate) struct Link {
     pub(crate) life: u64,
     /// Why the device was not given something or did not take it, until the first of that is given back.
     pub(crate) refusal: Option<Status>,
-    /// By what the peer reaches our port.
+    /// The address by which the peer reaches our port.
     pub(crate) at: PortAddress,
     /// Most bytes of a request that the device copies.
     pub(crate) inline: usize,

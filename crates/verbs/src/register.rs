@@ -144,7 +144,7 @@ impl Table {
         }
         let chunk = &self.chunks[live.made as usize / CHUNK];
         if chunk.get().is_none() {
-            // Under the lock, so nobody else has set it.
+            // Under the lock, so no other thread has set it.
             let _ = chunk.set(try_filled_with(CHUNK, Slot::default)?);
         }
         live.made += 1;
@@ -184,7 +184,7 @@ impl Table {
         Ok(())
     }
 
-    /// Has the device forget what is left when it is closed. The memory stays mapped as long as the table: something may be bound to it.
+    /// Has the device forget the remaining registrations when it is closed. The memory stays mapped as long as the table: something may be bound to it.
     pub(crate) fn end_all(&self, calls: &Calls) {
         for (object, _) in self.live().regions.values() {
             let _ = forget_region(calls, object);
@@ -313,7 +313,7 @@ impl VerbsRegistrar {
 
 impl Registrar for VerbsRegistrar {
     fn register(&self, memory: &Memory, access: Access, purpose: Purpose) -> Result<Keys, RegisterError> {
-        // What the CPU has mapped has an address in this process, by which the kernel may or may not find it.
+        // Memory that the CPU has mapped has an address in this process, by which the kernel may or may not find it.
         let is_addressed = matches!(memory.kind(), Kind::Host | Kind::Mapped);
         let (of_device, reach) = (!is_addressed, self.device.reach);
         if of_device && !reach.nvidia && !reach.amd {

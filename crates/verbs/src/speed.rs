@@ -4,7 +4,7 @@ use trunkline_sys::verbs::PortAttrEx;
 
 use crate::error::Planted;
 
-/// Mb/s of a port with an unknown code: what NCCL assumes of a NIC that reports no speed.
+/// Mb/s of a port with an unknown code: the speed that NCCL assumes of a NIC that reports no speed.
 const UNKNOWN_MBPS: u32 = 10_000;
 
 /// Mb/s of a lane, by the bit that stands for it: SDR, DDR, QDR, FDR10, FDR, EDR, HDR, NDR, XDR.

@@ -227,7 +227,7 @@ impl Stage {
             };
             let list = self.lists[index].as_mut_ptr();
             let request = base.wrapping_add(index);
-            // SAFETY: `index` is a place of the box, as `lists` has just checked, and nothing else refers to what is there.
+            // SAFETY: `index` is a place of the box, as `lists` has just checked, and nothing else refers to the entry there.
             unsafe { (*request).sg_list = list };
             // SAFETY: the same.
             unsafe { (*request).next = following };
@@ -287,7 +287,7 @@ impl Stage {
             };
             let place = &raw mut self.places[index];
             let request = base.wrapping_add(index);
-            // SAFETY: `index` is a place of the box, as `places` has just checked, and nothing else refers to what is there.
+            // SAFETY: `index` is a place of the box, as `places` has just checked, and nothing else refers to the entry there.
             unsafe { (*request).sg_list = place };
             // SAFETY: the same.
             unsafe { (*request).next = following };

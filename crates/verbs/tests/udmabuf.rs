@@ -10,12 +10,10 @@ use std::ffi::c_int;
 use std::io;
 use std::os::fd::{AsFd as _, AsRawFd as _, FromRawFd as _, OwnedFd};
 
+use common::rails::rail_config;
 use common::{Manner, found, skip};
-use trunkline_fabric::{
-    Access, Ctrl, Exported, Fabric, Mr, Purpose, Rail as _, RailConfig, RecvOrder, RegisterError,
-};
+use trunkline_fabric::{Access, Ctrl, Exported, Fabric, Mr, Purpose, Rail as _, RegisterError};
 use trunkline_mem::{Kind, Memory};
-use trunkline_proto::time::Duration;
 
 const LEN: usize = 1 << 16;
 
@@ -49,20 +47,6 @@ fn udmabuf() -> io::Result<(OwnedFd, OwnedFd)> {
     Ok((unsafe { OwnedFd::from_raw_fd(made) }, file))
 }
 
-fn config() -> RailConfig {
-    RailConfig {
-        depth: 16,
-        recv_depth: 16,
-        recv_order: RecvOrder::Any,
-        links: 1,
-        peer_time: Duration::secs(1),
-        rail_time: Duration::secs(1),
-        receives: false,
-        traffic_class: None,
-        many: false,
-    }
-}
-
 /// A name for memory that this process does not map.
 fn of_device() -> Memory {
     // SAFETY: of memory of a device nothing is ever touched.
@@ -77,7 +61,7 @@ fn what_is_promised_of_dmabufs_is_kept() {
         Err(error) => return skip("a dma-buf with real devices", &format!("/dev/udmabuf: {error}")),
     };
     for (at, nic) in fabric.nics().iter().enumerate() {
-        let registrar = fabric.open(at, &config()).unwrap().registrar();
+        let registrar = fabric.open(at, &rail_config(16, 1)).unwrap().registrar();
         let exported = Exported { fd: dmabuf.as_fd(), offset: 0 };
         let registered =
             registrar.register_exported(&of_device(), exported, Access::READ_WRITE, Purpose::Data);
@@ -103,7 +87,7 @@ fn soft_devices_reach_no_memory_of_gpus() {
     let Some(fabric) = found(Manner::Built) else { return };
     for (at, nic) in fabric.nics().iter().enumerate().filter(|(_, nic)| nic.name.starts_with("rxe")) {
         assert!(!nic.caps.devices.any(), "{:?}", nic.caps.devices);
-        let registrar = fabric.open(at, &config()).unwrap().registrar();
+        let registrar = fabric.open(at, &rail_config(16, 1)).unwrap().registrar();
         let by_address = registrar.register(&of_device(), Access::WRITE, Purpose::Data);
         let error = by_address.unwrap_err();
         assert!(matches!(error, RegisterError::Device { how: "by its address", .. }), "{error:?}");

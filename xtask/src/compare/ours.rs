@@ -88,7 +88,7 @@ fn bench(tool: &Path, what: &str, bytes: usize, iterations: Option<usize>, wire:
     let mut command = Command::new(tool);
     command.args(["bench", what, "--json", "-n", "2", "-b", &size, "-e", &size]);
     if what != "rma" {
-        // The other programs receive exactly what is sent.
+        // The other programs receive exactly the bytes that are sent.
         command.args(["--receive", "exact"]);
     }
     if let Some(iterations) = iterations {

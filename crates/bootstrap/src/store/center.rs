@@ -78,7 +78,7 @@ struct Pending {
 /// Waits until all of `size` processes are there; the streams by rank, the own place empty.
 ///
 /// # Errors
-/// What the system says, that it has no memory, and at the deadline the members that are there.
+/// The system's error, that it has no memory, and at the deadline the members that have arrived.
 pub(crate) fn meet(
     listener: &Listener,
     secret: &Secret,
@@ -163,10 +163,10 @@ fn sleep(listener: Option<&Listener>, pending: &[Pending], longest: Duration) ->
     }
 }
 
-/// Takes one connection, if there is one, and asks it for its proof; whether there was one. What fails after that is the other end's loss.
+/// Takes one connection, if there is one, and asks it for its proof; whether there was one. Later failures end that connection alone.
 ///
 /// # Errors
-/// What the system says where it has nothing left to take one with.
+/// The system's error where it has no resource left for a connection.
 fn accept(listener: &Listener, pending: &mut Vec<Pending>) -> io::Result<bool> {
     use io::ErrorKind::{ConnectionAborted, Interrupted, WouldBlock};
     #[cfg(test)]

@@ -218,7 +218,7 @@ pub(crate) fn split(mut body: &[u8], size: usize) -> Result<Option<Vec<Vec<u8>>>
     Ok(body.is_empty().then_some(parts))
 }
 
-/// The first part of a body, which has its length before it, and what follows.
+/// The first part of a body, which has its length before it, and the rest.
 fn split_part(body: &[u8]) -> Option<(&[u8], &[u8])> {
     let (length, rest) = body.split_first_chunk()?;
     rest.split_at_checked(u32::from_le_bytes(*length) as usize)

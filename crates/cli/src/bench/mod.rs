@@ -44,7 +44,7 @@ pub(crate) struct Settings {
 }
 
 /// Begins this program again with the software NIC named where the plugin would offer no device: NCCL has a network of its own then, and the bench
-/// has none. Comes back where it would offer one, and where `TRUNKLINE_FABRIC` is set. What is wrong with the environment is the plugin's to say.
+/// has none. Comes back where it would offer one, and where `TRUNKLINE_FABRIC` is set. The plugin reports faults of the environment.
 ///
 /// # Errors
 /// The program could not begin again.

@@ -188,7 +188,7 @@ impl Found {
         fails.then(|| "TRUNKLINE_REQUIRE_NIC=1: programs fail here, as no NIC is used".to_owned())
     }
 
-    /// Whether the NCCL plugin offers no device, as NCCL's own transport may use what this one does not.
+    /// Whether the NCCL plugin offers no device, as NCCL's own transport may use the devices that this one does not.
     pub(super) fn leaves_nics(&self) -> bool {
         self.is_soft() && self.unused.is_missed()
     }

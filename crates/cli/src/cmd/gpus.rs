@@ -29,7 +29,7 @@ impl From<GpuNote> for GpuRow {
     }
 }
 
-/// Limits what the NICs reach to what is of use here, and says how that came about.
+/// Limits the memory that the NICs reach to the kinds in use here, and returns the cause.
 pub(super) fn meet(fabric: VerbsFabric) -> (VerbsFabric, Vec<GpuRow>) {
     let gpus = if fabric.reaches_devices() { Gpus::open() } else { Gpus::default() };
     let (fabric, notes) = meet_verbs(fabric, &gpus);

@@ -1,4 +1,4 @@
-//! `trunkline selftest`: the arguments, and what they mean. Called by `cmd`; the `selftest` module runs the checks.
+//! `trunkline selftest`: the arguments, and their meaning. Called by `cmd`; the `selftest` module runs the checks.
 
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};

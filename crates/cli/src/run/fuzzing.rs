@@ -1,4 +1,4 @@
-//! What the fuzz targets of the launcher do with their input: streams of frames, and a job whose agents send any frames.
+//! The fuzz targets of the launcher: streams of frames, and a job whose agents send any frames.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
@@ -63,7 +63,7 @@ const ACTIONS_MAX: usize = 256;
 /// Ranks of each host.
 const RANKS: [usize; 3] = [2, 1, 3];
 
-/// A job, and what is known of it without asking it.
+/// A job, and the model of its state.
 struct Job {
     state: JobState,
     hosts: Vec<Host>,
@@ -73,15 +73,15 @@ struct Job {
     ended: Vec<bool>,
     /// Ranks in the barrier.
     waiting: Vec<bool>,
-    /// What each rank may be answered.
+    /// Per rank, the answers that it may still receive.
     answers: Vec<usize>,
-    /// What each rank wrote and has not been shown.
+    /// Per rank and stream, bytes that were written and not printed yet.
     written: BTreeMap<(u32, bool), VecDeque<u8>>,
     /// Something has failed.
     bad: bool,
 }
 
-/// Four bytes per action: what happens, which agent, which rank, and a number. Every agent may say anything of any rank.
+/// Four bytes per action: its kind, which agent, which rank, and a number. Every agent may say anything of any rank.
 pub(crate) fn job(bytes: &[u8]) {
     let mut job = Job::new();
     for action in bytes.chunks_exact(4).take(ACTIONS_MAX) {
@@ -151,7 +151,7 @@ impl Job {
 
     fn say(&mut self, agent: usize, frame: &Frame) {
         self.agents[agent].0.extend(bytes_of(frame));
-        // As much as the launcher's reader takes: whole frames, or the end of what is none.
+        // As much as the launcher's reader takes: whole frames, or the end of bytes that are none.
         while !self.agents[agent].1 && !self.state.is_over() {
             let stream = self.agents[agent].0.make_contiguous().to_vec();
             let mut rest = stream.as_slice();
@@ -168,7 +168,7 @@ impl Job {
         }
     }
 
-    /// What a frame may lead to.
+    /// Notes in the model the effects that a frame may have.
     fn expect(&mut self, agent: usize, frame: &Frame) {
         let host = &self.hosts[agent];
         let own = |rank: &u32| (host.first..host.first + host.count).contains(&(*rank as usize));
@@ -215,7 +215,7 @@ impl Job {
         self.state.on_agent_end(agent, self.now);
     }
 
-    /// What is done is what was said, once and in order, and nothing of ranks that others spoke for.
+    /// Checks that the launcher's commands follow the frames, once and in order, and that no frame acted for a rank of another agent.
     fn check(&mut self) {
         for command in self.state.take_commands() {
             match command {
@@ -253,7 +253,7 @@ impl Job {
         assert!(written.drain(..bytes.len()).eq(bytes.iter().copied()), "rank {rank} wrote something else");
     }
 
-    /// What has failed is over after three more times.
+    /// Checks that a failed job has ended after three more timer steps.
     fn end(mut self) {
         let mut times = 0;
         while !self.state.is_over()

@@ -1,4 +1,4 @@
-//! What the launcher decides while a job runs: which frames of agents it believes, when the job fails, whom it asks to end and when it
+//! The launcher's decisions while a job runs: which frames of agents it believes, when the job fails, whom it asks to end and when it
 //! gives up. Called by `job`, which moves bytes and time; does no input or output itself.
 //!
 //! An agent is believed only about the ranks of its own host.
@@ -20,7 +20,7 @@ const KILLED_TIME: Duration = Duration::from_secs(3);
 const TERM: i32 = signal_hook::consts::SIGTERM;
 const KILL: i32 = signal_hook::consts::SIGKILL;
 
-/// What the launcher is to do, in order.
+/// An action for the launcher; actions are executed in order.
 #[derive(Debug, Eq, PartialEq)]
 pub(super) enum Command {
     /// Writes bytes of a rank to standard output.
@@ -102,7 +102,7 @@ impl JobState {
         self.failed.is_some()
     }
 
-    /// Takes what is to be done.
+    /// Takes the next actions.
     pub(super) fn take_commands(&mut self) -> Vec<Command> {
         std::mem::take(&mut self.commands)
     }
@@ -184,7 +184,7 @@ impl JobState {
         self.fail(code, now);
     }
 
-    /// An agent sends nothing more. Its ranks end with it; whether that is what ended the job.
+    /// An agent sends nothing more. Its ranks end with it; returns whether that ended the job.
     pub(super) fn on_agent_end(&mut self, agent: usize, now: Instant) -> bool {
         if let Some(open) = self.open.get_mut(agent) {
             *open = false;

@@ -20,7 +20,7 @@ const ERROR_BYTES_MAX: usize = 16 << 10;
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
 /// After a request to end, the time in which a launcher ends its ranks on other hosts.
 const TERM_TIME: Duration = Duration::from_secs(3);
-/// After SIGKILL, the time in which the kernel ends what is not stuck in a driver.
+/// After SIGKILL, the time in which the kernel ends processes that are not stuck in a driver.
 const KILL_TIME: Duration = Duration::from_secs(5);
 
 /// How a check's process ended.

@@ -11,7 +11,7 @@ use serde::Serialize;
 use super::hardware::{GpuDriver, HostHardware, line, list};
 use crate::sweep::machine;
 
-/// Variables that change what is measured.
+/// Variables that change the measured figures.
 const SETTINGS: [&str; 5] = ["TRUNKLINE_", "NCCL_", "RCCL_", "FI_", "MLX5_"];
 /// Those of them that belong to a job or a test, and may be secret.
 const PRIVATE: [&str; 3] = ["TRUNKLINE_JOB_", "TRUNKLINE_NETHOST_", "TRUNKLINE_TEST_"];
@@ -164,7 +164,7 @@ fn gpus(hardware: &HostHardware) -> Vec<HostFact> {
     ]
 }
 
-/// The variables that change what is measured, as a shell would take them.
+/// The variables that change the measured figures, as a shell would take them.
 fn settings(variables: impl Iterator<Item = (String, String)>) -> Vec<String> {
     let counts = |name: &str| {
         SETTINGS.iter().any(|start| name.starts_with(start))

@@ -1,7 +1,7 @@
 //! The hardware that checks need: RDMA devices, EFA, Slingshot, GPUs, and the libraries that reach them.
 //!
 //! Called by `selftest` once. It reads files and asks for access rights; it opens no device and loads no library, because a
-//! broken driver may hang whoever does.
+//! broken driver may hang its caller.
 
 use std::fs;
 use std::path::{Path, PathBuf};

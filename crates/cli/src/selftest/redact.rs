@@ -19,7 +19,7 @@ const PATH_ENDS: &str = " \t\n\"'`(),;:<>|=";
 /// Removes names and addresses from the texts of a report.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Redactor {
-    /// Names, longest first, and what stands in their place.
+    /// Names, longest first, and their replacements.
     names: Vec<(String, &'static str)>,
     homes: Vec<String>,
     /// Whether names stay.

@@ -175,7 +175,7 @@ impl SelftestReport {
     }
 }
 
-/// The reason, the figures and what else was found.
+/// The reason, the figures and other findings.
 fn details(check: &CheckResult) -> String {
     let figures = check.figures.iter().map(KeyFigure::text);
     check
@@ -200,7 +200,7 @@ fn push_table<const N: usize>(
     }
 }
 
-/// A text in one cell of a table: on one line, without what Markdown or HTML would take for its own.
+/// A text in one cell of a table: on one line, without characters that Markdown or HTML would interpret.
 fn cell(text: &str) -> String {
     let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
     line.replace('\\', "\\\\").replace('|', "\\|").replace('<', "&lt;").replace('>', "&gt;").replace('`', "'")

@@ -1,4 +1,4 @@
-//! `trunkline selftest`: its report, checks that fail, hang or are not reached, what it leaves out, and its usage errors.
+//! `trunkline selftest`: its report, checks that fail, hang or are not reached, omitted checks, and its usage errors.
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
@@ -249,7 +249,7 @@ fn checks_after_the_whole_limit_are_not_reached() {
 }
 
 #[test]
-fn an_interrupted_selftest_reports_what_it_has() {
+fn an_interrupted_selftest_reports_its_finished_checks() {
     let directory = here();
     let shell = remote_shell(&directory, HANGS);
     let mut command = Command::new(env!("CARGO_BIN_EXE_trunkline"));

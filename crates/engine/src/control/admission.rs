@@ -11,7 +11,7 @@ use trunkline_proto::time::Instant;
 use super::{Around, BURST, Control, REDIALS_MAX};
 use crate::in_full;
 
-/// What a stream has shown.
+/// Which proof a stream has shown.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum StreamStanding {
     /// Another process has opened it, and it has shown nothing.
@@ -77,7 +77,7 @@ impl<H: Host, R: Rail> Control<H, R> {
     }
 
     /// The streams that are read now: all but those that have shown nothing, of which a bounded number is read by turns, and the last ones accepted:
-    /// an invited peer has said there what it has to show.
+    /// an invited peer has sent its proof there.
     pub(super) fn list_streams_to_read(
         &mut self,
         names: &mut Vec<SlotId>,
@@ -166,7 +166,7 @@ impl<H: Host, R: Rail> Control<H, R> {
         has_room
     }
 
-    /// A connection was accepted on a stream: what it has cost was no stranger's work.
+    /// A connection was accepted on a stream: its cost so far was no stranger's work.
     pub(crate) fn carry(&mut self, id: SlotId) {
         self.invited.retain(|(invited, _)| *invited != id);
         if let Some(stream) = self.streams.get_mut(id)
@@ -197,14 +197,14 @@ impl<H: Host, R: Rail> Control<H, R> {
     pub(super) fn refuse_stream(&mut self, around: &Around<'_, H>, id: SlotId, why: &str) {
         around.status.add(Tally::StreamsRefused, 1);
         self.warn_refusal(around, &format!("control stream refused: {why}"));
-        // What answers there does not speak as our peer does, so it is not asked again.
+        // The process that answers there does not speak the protocol, so it is not asked again.
         for (_, attempt) in self.attempts.iter_mut().filter(|(_, attempt)| attempt.stream == id) {
             attempt.redials = REDIALS_MAX;
         }
         self.drop_stream(around, id);
     }
 
-    /// Logs a line that anybody can cause, unless there were too many of late.
+    /// Logs a line that any process can cause, unless there were too many of late.
     pub(crate) fn warn_refusal(&mut self, around: &Around<'_, H>, text: &str) {
         let admitted = self.refusals.admit(around.host.now());
         match admitted.or(around.params.mutant.is("control-logs-every-refusal").then_some(0)) {

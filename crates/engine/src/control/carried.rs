@@ -1,4 +1,4 @@
-//! What carries the control streams: a socket of this host, or connections over networks, which come and go.
+//! The carriers of the control streams: a socket of this host, or connections over networks, which come and go.
 
 use std::sync::atomic::Ordering;
 

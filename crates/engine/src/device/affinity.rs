@@ -22,7 +22,7 @@ pub(super) fn run_near(sysfs: &Path, pci_address: &str, mutant: Mutant) -> bool 
     near.count() > 0 && !mutant.is("dev-thread-runs-anywhere") && sched_setaffinity(None, &near).is_ok()
 }
 
-/// Processors of a list like `0-3,8`. What cannot be read is left out.
+/// Processors of a list like `0-3,8`. Items that cannot be read are left out.
 fn processors_of(list: &str) -> impl Iterator<Item = usize> {
     list.trim().split(',').flat_map(|range| {
         let (first, last) = range.split_once('-').unwrap_or((range, range));
@@ -34,7 +34,7 @@ fn processors_of(list: &str) -> impl Iterator<Item = usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::device::turns_tests::planted;
+    use crate::planted::planted;
 
     /// The processors of a thread that may use the first `most` ones, and binds itself near a device with this list.
     fn bind(list: &str, most: usize) -> (bool, Vec<usize>) {
@@ -72,7 +72,7 @@ mod tests {
         for list in ["", "1023\n", "what\n", "9-3\n"] {
             assert_eq!(bind(list, all.len()), (false, all.clone()), "{list:?}");
         }
-        // What the user has forbidden stays so, though the kernel would grant it.
+        // Processors that the user has forbidden stay forbidden, though the kernel would grant them.
         if let [first, .., last] = all[..] {
             assert_eq!(bind(&last.to_string(), 1), (false, vec![first]));
         }

@@ -151,7 +151,7 @@ impl<N: Network> Courier<N> {
         }
     }
 
-    /// Whether nothing is under way on a part, of this rank's and of what others have asked for here.
+    /// Whether nothing is under way on a part, of this rank's and of the requests of others here.
     #[must_use]
     pub fn is_idle(&self, heap: u8) -> bool {
         let is_under_way = |op: &Op| op.heap == heap && op.stage != Stage::Free;

@@ -307,7 +307,7 @@ impl<N: Network + 'static> Queues<N> {
     }
 
     /// Waits until all that was submitted to these queues is complete, at most so long; ends them, and waits until nothing that they have begun is under way,
-    /// at most `last` longer. Whether nothing is. To be called when nobody posts to them any more.
+    /// at most `last` longer. Whether nothing is. To be called when no thread posts to them any more.
     pub fn finish(&self, numbers: &[u32], limit: Duration, last: Duration) -> bool {
         self.wait_until(limit, |executor| numbers.iter().all(|&number| executor.is_through(number)));
         self.with(|executor| numbers.iter().for_each(|&number| executor.end_queue(number)));

@@ -411,7 +411,7 @@ impl<N: Network> Executor<N> {
         self.jobs.regions.add(region)
     }
 
-    /// Says where a region's bytes lie on their way out ([`Regions::add_rooms`](super::region::Regions::add_rooms)), and makes room for what they begin.
+    /// Says where a region's bytes lie on their way out ([`Regions::add_rooms`](super::region::Regions::add_rooms)), and makes room for the operations that they begin.
     ///
     /// `None`: there is none of that key, or no memory.
     pub fn add_rooms(&mut self, key: Key, rooms: PostRooms) -> Option<()> {
@@ -478,14 +478,14 @@ impl<N: Network> Executor<N> {
         self.jobs.leave();
     }
 
-    /// Goes on with what this process does for others, which no queue of its own has to do with, and looks who lives. Whether anything moved.
+    /// Goes on with the work of this process for others, which concerns no queue of its own, and poisons signals of dead members. Whether anything moved.
     pub fn serve(&mut self) -> bool {
         let moved = self.jobs.go_on();
         self.tell();
         if self.looked.elapsed() >= WATCH_EVERY {
             self.looked = Instant::now();
             self.jobs.network().hear();
-            self.look_who_lives();
+            self.poison_signals_of_dead_members();
             if !self.owned.is_empty() {
                 self.look_at_owners();
             }

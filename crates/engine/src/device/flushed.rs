@@ -1,4 +1,4 @@
-//! Memory of devices that NICs write by themselves: what they wrote is flushed before its end is told. Between the courier and the network; the executor knows nothing of it.
+//! Memory of devices that NICs write by themselves: their writes are flushed before the end is reported. Between the courier and the network; the executor knows nothing of it.
 //!
 //! A NIC's writes into a device's memory may be in the device's bridge still when their completion is seen, while a signal in memory of the host is seen at once. A read of the same
 //! bytes by the same NIC cannot pass them (PCIe), and pushes them there. So behind a put into such memory one of its bytes is got, and behind a get into it one of its bytes is put.
@@ -61,7 +61,7 @@ enum Flush {
 struct FlushedOp {
     generation: u32,
     stage: FlushStage,
-    /// What it is to the courier.
+    /// The courier's number of the operation.
     cookie: u64,
     flush: Flush,
 }
@@ -184,7 +184,7 @@ impl<N: Network> FlushedNetwork<N> {
         }
     }
 
-    /// What became of the beginning of an operation that is to be flushed: of a part of its bytes the last one is another.
+    /// Notes how the beginning of an operation that is to be flushed has ended: of a part of its bytes the last one is another.
     fn begun(&mut self, at: u32, carried: Carried, cut: impl FnOnce(&Self, u64) -> Option<Flush>) -> Carried {
         let Carried::Begun(bytes) = carried else {
             self.finish(at, None);

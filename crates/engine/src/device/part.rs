@@ -1,4 +1,4 @@
-//! A rank's part of a window, as the courier and those who serve others know it. Made by whoever makes windows.
+//! A rank's part of a window, as the courier and those who serve others know it. Made by the code that makes windows.
 
 use std::sync::Arc;
 

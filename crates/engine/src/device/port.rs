@@ -60,7 +60,7 @@ enum Whose {
     Nobody,
     /// An entry, by queue and index.
     Entry(u32, u64),
-    /// What it is a piece of: by its place, and which use of that.
+    /// A piece of an entry, by the entry's place and the use of that place.
     Piece(u32, u32),
 }
 
@@ -282,7 +282,7 @@ impl<N: Network> Jobs<N> {
         self.finish(at);
     }
 
-    /// The next piece of bytes that go to the network or come from it by way of the host, if it is its turn: how many bytes it has, and what is to begin.
+    /// The next piece of bytes that go to the network or come from it by way of the host, if it is its turn: how many bytes it has, and the operation to begin.
     fn launch_piece(&mut self, at: u32) -> (Carried, Option<u32>) {
         match self.flights.get(at as usize).map(|flight| &flight.rest) {
             Some(Rest::Staged { .. }) => self.launch_staged(at),

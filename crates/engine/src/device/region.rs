@@ -100,8 +100,8 @@ pub struct Region {
     pub copies: Option<Arc<dyn Copies>>,
     /// Where the CPU does not touch it: as many bytes of the host in which entries change its words, and from which [`Region::copies`] then brings
     /// them. So entries alone change those, and all executors that do have the same bytes here. Without it no word of it changes. If the heap is these
-    /// bytes, what is got from other processes comes by way of them: bytes that are, hold no words. What others put comes to these bytes, and not to the
-    /// region. What is put from the region to other processes goes by way of rooms there ([`Regions::add_rooms`]). If the heap is the region itself, as a
+    /// bytes, gets from other processes arrive by way of them: bytes that are, hold no words. Puts of others arrive in these bytes, and not to the
+    /// region. Puts from the region to other processes leave by way of rooms there ([`Regions::add_rooms`]). If the heap is the region itself, as a
     /// NIC reaches it, there are no such bytes: all goes over the network without a copy, and signals and counters lie in another region.
     pub words: Option<Memory>,
 }
@@ -281,7 +281,7 @@ impl Regions {
         Some(())
     }
 
-    /// Takes a room of a region for what it puts to others: which, where, and how many bytes it has. `None`: not now.
+    /// Takes a room of a region for its puts to others: which, where, and how many bytes it has. `None`: not now.
     pub fn take_room(&mut self, me: Member, heap: u8) -> Option<(RoomTaken, u64, u64)> {
         let own = self.own.get_mut(usize::from(heap))?;
         let rooms = own.rooms?;

@@ -1,15 +1,7 @@
 //! What keeps who drives an executor at it, and what does not. The orders of events are tried by `tests/model.rs`.
 
 use super::turns::Turns;
-use crate::Mutant;
-
-pub(super) fn planted() -> Mutant {
-    #[cfg(feature = "mutants")]
-    if let Ok(name) = std::env::var("TRUNKLINE_MUTANT") {
-        return Mutant::named(name.leak());
-    }
-    Mutant::NONE
-}
+use crate::planted::planted;
 
 #[test]
 fn who_waits_keeps_nobody_at_it_and_who_leaves_something_does() {

@@ -10,13 +10,13 @@ use trunkline_mem::ipc::{At, Device, IpcMemory as _};
 use trunkline_mem::{Memory, Shared};
 use trunkline_proto::fuzzing::{Action, read_actions, variants, write_script};
 use trunkline_proto::ipc::exporter::Amount;
-use trunkline_proto::mutant::Mutant;
 use trunkline_proto::tagged::{Choice, Method};
 use trunkline_proto::time::{Duration, Instant};
 use trunkline_proto::wire::ipc::Message;
 use trunkline_proto::wire::tagged::Inbox;
 
 use crate::ipc::{Buffer, Config as Sharing};
+use crate::planted::planted;
 use crate::tagged::{Begun, Config, Done, Endpoint, Event, Failed, PeerId, RequestId};
 
 /// Actions of one input, and messages of them.
@@ -35,7 +35,7 @@ const ROUNDS_MAX: usize = 20_000;
 struct Frames {
     to: [VecDeque<Frame>; 2],
     over: bool,
-    /// What each endpoint's peer writes into.
+    /// Per endpoint, the inbox that its peer writes into.
     inboxes: [Option<Memory>; 2],
 }
 
@@ -117,7 +117,7 @@ struct World {
     over: bool,
 }
 
-/// Four bytes per action: what happens, at which end, and two numbers. The first byte of the input chooses who copies.
+/// Four bytes per action: its kind, at which end, and two numbers. The first byte of the input chooses who copies.
 pub(super) fn actions(bytes: &[u8]) {
     let Some((how, actions)) = read_actions(bytes, ACTIONS_MAX) else { return };
     let Some(mut world) = World::new(how) else { return };
@@ -280,7 +280,7 @@ impl World {
         panic!("the two never come to rest");
     }
 
-    /// What is under way, as a number that changes when anything does.
+    /// The numbers of things under way, which change when anything proceeds.
     fn left(&self) -> [usize; 4] {
         let open = |end: &End| {
             let sends = end.sends.iter().filter(|send| send.request.is_some() && send.end.is_none()).count();
@@ -302,7 +302,7 @@ impl World {
         }
     }
 
-    /// What holds at the end, whatever happened.
+    /// Checks the properties that hold at the end after any actions.
     fn end(mut self) {
         self.settle();
         if !self.hostile && !self.over {
@@ -429,15 +429,6 @@ impl End {
             assert!(self.read(&sent.memory, sent.bytes.len()) == sent.bytes, "a sent message was changed");
         }
     }
-}
-
-/// The bug that `cargo xtask mutants` asks for, if any.
-fn planted() -> Mutant {
-    #[cfg(feature = "mutants")]
-    if let Ok(name) = std::env::var("TRUNKLINE_MUTANT") {
-        return Mutant::named(String::leak(name));
-    }
-    Mutant::NONE
 }
 
 #[cfg(test)]

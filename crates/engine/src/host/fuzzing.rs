@@ -1,4 +1,4 @@
-//! What the fuzz targets of control streams do with their input: addresses at which processes say that they listen.
+//! The fuzz targets of control streams: addresses at which processes say that they listen.
 
 use std::net::SocketAddr;
 

@@ -46,7 +46,7 @@ fn check_user(socket: &OwnedFd, users: LocalUsers) -> Result<(), OobError> {
         return Ok(());
     }
     let ours = rustix::process::geteuid().as_raw();
-    // A socket that names nobody is none of ours.
+    // A socket that names no process is none of ours.
     let theirs = peer_credentials(socket.as_fd()).map_or(u32::MAX, |credentials| credentials.uid);
     if theirs == ours { Ok(()) } else { Err(OobError::OtherUser { theirs, ours }) }
 }

@@ -161,12 +161,12 @@ impl RemoteStream {
         Ok(())
     }
 
-    /// Sends what the stream has for a strand.
+    /// Sends the frames that the stream has for a strand.
     fn write(&mut self, at: usize) {
         let strand = &mut self.strands[at];
         let before = strand.phase;
         if let (Some(name), StrandPhase::Dialled) = (self.name, before) {
-            // What has been taken since it was begun may be forgotten at the other end.
+            // The other end may forget the frames that were taken since the strand was begun.
             strand.say_stream(name, &self.resume);
         }
         // One that has ended shows in what is received; what it brought before comes first.

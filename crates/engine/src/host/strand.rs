@@ -43,7 +43,7 @@ fn watch(socket: &OwnedFd, silence: Duration) -> Result<(), Errno> {
     sockopt::set_tcp_user_timeout(socket, u32::try_from(whole.as_millis()).unwrap_or(u32::MAX))
 }
 
-/// Why a strand ended, and what is logged of it.
+/// Why a strand ended; logged.
 #[derive(Debug)]
 pub(super) struct StrandFault {
     pub(super) end: StrandEnd,
@@ -51,7 +51,7 @@ pub(super) struct StrandFault {
 }
 
 impl StrandFault {
-    /// The other end said what cannot be.
+    /// The other end sent a frame that is not valid.
     pub(super) const MALFORMED: Self = Self { end: StrandEnd::Refusal, error: OobError::Malformed };
     /// The other end closed the connection.
     pub(super) const CLOSED: Self = Self { end: StrandEnd::Refusal, error: OobError::Closed };
@@ -140,7 +140,7 @@ impl Strand {
         self.phase == StrandPhase::Joined
     }
 
-    /// Says which stream an attempt belongs to, in the place of what was said before: nothing of that has been sent.
+    /// Says which stream an attempt belongs to, in the place of an earlier frame, of which no byte was sent.
     pub(super) fn say_stream(&mut self, name: Name, resume: &Resume) {
         self.unsent.clear();
         self.say_join(name, &[], resume.received());

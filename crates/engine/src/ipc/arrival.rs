@@ -37,7 +37,7 @@ pub(super) struct Arrival {
     pub(super) done: u64,
     /// Those under way, of a kind whose copies go on after they were begun. Nothing of it ends before they have.
     pub(super) batch: Option<CopyBatch>,
-    /// What came of copies that could not be begun, while others of the batch are under way.
+    /// The error of copies that could not be begun, while others of the batch are under way.
     pub(super) failed: Option<CopyError>,
 }
 
@@ -182,7 +182,7 @@ impl<M: IpcMemory, S: OobStream> Node<M, S> {
         moved
     }
 
-    /// Asks for the end of what is under way of an arrival. `None`: nothing is, and there is more to copy.
+    /// Asks for the end of an arrival's copies under way. `None`: none is, and there is more to copy.
     fn end_batch(&mut self, arrival: ArrivalId) -> Option<Step> {
         let early = self.mutant.is("ipc-node-ends-before-the-event");
         let peer = self.peers.get_mut(arrival.from)?;

@@ -24,7 +24,7 @@ enum Stand {
 #[derive(Clone, Debug)]
 enum Place {
     /// Inside one own allocation of the node's kind of memory, which others can map: the address of the first. The kind checks each copy
-    /// against what it has allocated. Where all private memory is one kind, nothing can be checked so for as long as a message lasts, and
+    /// against the memory that it has allocated. Where all private memory is one kind, nothing can be checked so for as long as a message lasts, and
     /// the address is refused.
     Own(usize),
     /// Any other memory that the CPU may touch: the first byte in it.
@@ -246,7 +246,7 @@ impl Buffer {
         })
     }
 
-    /// Begins to copy as [`Buffer::stage`] copies, in a batch. What is of any other memory is copied at once.
+    /// Begins to copy as [`Buffer::stage`] copies, in a batch. Bytes of any other memory are copied at once.
     pub(crate) fn begin_stage<M: IpcMemory>(
         &self,
         of: &M,
@@ -269,7 +269,7 @@ impl Buffer {
         })
     }
 
-    /// Begins to copy as [`Buffer::unstage`] copies, in a batch. What goes to any other memory is copied at once.
+    /// Begins to copy as [`Buffer::unstage`] copies, in a batch. Bytes for any other memory are copied at once.
     pub(crate) fn begin_unstage<M: IpcMemory>(
         &self,
         of: &M,
@@ -327,7 +327,7 @@ impl Buffer {
         })
     }
 
-    /// Begins to copy bytes, from byte number `done` on, to another buffer of this process, which is as long or longer, in a batch. What is of other memory at
+    /// Begins to copy bytes, from byte number `done` on, to another buffer of this process, which is as long or longer, in a batch. Bytes of other memory at
     /// both ends is copied at once.
     ///
     /// # Errors
@@ -391,7 +391,7 @@ impl Buffer {
         let (place, rows) = self.stands();
         let Some(span) = rows.span(self.len) else { return false };
         match place {
-            // Peers would write there when it has long been freed, and is what a reference of this process names.
+            // Peers would write there when it has long been freed, and a reference of this process names it.
             Place::Own(_) if of.is_everything() => false,
             Place::Own(addr) => usize::try_from(span).is_ok_and(|span| of.holds(*addr, span)),
             Place::Other(memory, at) => memory.checked(*at, span).is_ok(),

@@ -63,7 +63,7 @@ impl<M: IpcMemory, S: OobStream> Node<M, S> {
     }
 
     /// A neighbour is dead, or as good as that: nothing is copied from it any more, and nothing of this process is its. While copies are under way, which
-    /// a driver does not take back, their memory is neither unmapped nor given back to whoever receives: then it is lost behind the last of them.
+    /// a driver does not take back, their memory is neither unmapped nor given back to its receiver: then it is lost behind the last of them.
     pub(super) fn lose(&mut self, neighbour: Neighbour, why: Leave, now: Instant) {
         let Some(peer) = self.peers.get_mut(neighbour).filter(|peer| peer.stream.is_some()) else { return };
         if peer.is_copied() && !self.mutant.is("ipc-node-unmaps-under-copies") {

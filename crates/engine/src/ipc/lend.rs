@@ -81,7 +81,7 @@ impl<M: IpcMemory, S: OobStream> Node<M, S> {
         Borrowed::Not
     }
 
-    /// Begins to copy bytes of that buffer, from its byte number `done` on, to that spot of what a neighbour lends, which is mapped; they are the bytes
+    /// Begins to copy bytes of that buffer, from its byte number `done` on, to that spot of a neighbour's loan, which is mapped; they are the bytes
     /// number `done` and on of the spot, too. One copy of a loan is under way at a time: [`Node::has_copied`] polls for its end.
     ///
     /// # Errors
@@ -116,7 +116,7 @@ impl<M: IpcMemory, S: OobStream> Node<M, S> {
         self.begin_loan_copy(lent, batch, begun)
     }
 
-    /// What is under way of a loan keeps its neighbour's memory mapped, also when the neighbour is gone.
+    /// Copies under way of a loan keep its neighbour's memory mapped, also when the neighbour is gone.
     fn begin_loan_copy(
         &mut self,
         lent: ArrivalId,
@@ -135,7 +135,7 @@ impl<M: IpcMemory, S: OobStream> Node<M, S> {
     /// Whether the copy of a loan that was begun last has ended. Never waits.
     ///
     /// # Errors
-    /// [`CopyError`]: the copy has failed; what is there has no meaning.
+    /// [`CopyError`]: the copy has failed; the target bytes have no meaning.
     pub fn has_copied(&mut self, lent: ArrivalId) -> Result<bool, CopyError> {
         let Some(peer) = self.peers.get_mut(lent.from) else { return Ok(true) };
         let ends = peer.heard_bye || self.until.is_some();

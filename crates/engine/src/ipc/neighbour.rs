@@ -36,7 +36,7 @@ pub(super) struct Peer<S> {
     pub(super) process: Option<u32>,
     /// What broke it; it is taken for dead as soon as nothing is in hand.
     pub(super) broken: Option<Broken>,
-    /// Why it is gone, while copies of its memory are under way: what waits for them ends with the last of them, and nothing more is begun or heard.
+    /// Why it is gone, while copies of its memory are under way: the operations that wait for them end with the last of them, and nothing more is begun or heard.
     pub(super) lost: Option<Leave>,
     /// How many operations it takes at once; 0 until it has said HELLO.
     pub(super) takes: usize,

@@ -1,5 +1,5 @@
 //! The cards of a job's members: this process makes its own and reads those of all. Called when the members meet, before any link is
-//! made; what the cards say decides who executes atomics.
+//! made; the cards decide which process executes atomics.
 
 use trunkline_fabric::{Caps, Fabric, Host};
 use trunkline_proto::wire::dial::{CARD_BYTES, Card};

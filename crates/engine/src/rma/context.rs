@@ -4,7 +4,7 @@
 
 use std::collections::HashMap;
 
-use trunkline_fabric::{Access, Completion, Done, LinkId, Rail, Status};
+use trunkline_fabric::{Access, Completion, Done, Rail, Status};
 use trunkline_proto::mutant::Mutant;
 use trunkline_proto::reserve::{OutOfMemory, try_filled};
 use trunkline_proto::rma::Path;
@@ -199,7 +199,7 @@ pub(super) struct Context<R: Rail> {
     pub(super) native: Option<Native>,
     /// Who hears of each operation's end, if anybody.
     pub(super) telling: Option<Telling>,
-    /// More operations follow at once: what is posted waits for the last one's doorbell.
+    /// More operations follow at once: a posted one waits for the last one's doorbell.
     pub(super) batches: bool,
     /// Something that was posted waits for one.
     pub(super) unrung: bool,
@@ -207,9 +207,6 @@ pub(super) struct Context<R: Rail> {
     pub(super) why: Status,
     pub(super) mutant: Mutant,
 }
-
-const NOTHING: Completion =
-    Completion { wr_id: 0, link: LinkId(0), done: Done::Posted, status: Status::Ok, imm: None, len: 0 };
 
 /// What the id of a link that is dialled says.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -270,7 +267,7 @@ impl<R: Rail> Context<R> {
             order,
             inline_max: inline_max.min(COPIED_MAX),
             message_max,
-            batch: try_filled(NOTHING, batch as usize)?,
+            batch: try_filled(Completion::BLANK, batch as usize)?,
             answers,
             starves: false,
             turns: 0,
@@ -307,7 +304,7 @@ impl<R: Rail> Context<R> {
     /// Takes what has finished. Whether there was anything. Also with nothing under way: some networks make connections only while
     /// they are asked (libfabric's `ofi_rxm`).
     pub(super) fn progress(&mut self) -> bool {
-        // Nobody promises that a batch ends.
+        // No caller promises that a batch ends.
         self.ring_all();
         let mut moved = self.raise();
         if self.starves {

@@ -75,7 +75,7 @@ impl<F: Fabric, H: Host> Job<F, H> {
             }
         }
         desk.streams.expire(&self.host, &mut desk.events);
-        // What the words themselves have ended, and time.
+        // Streams that the words themselves have ended, or that have expired.
         for event in desk.events.drain(..) {
             if let Event::Lost(control) = event {
                 self.hear_loss(control);
@@ -223,10 +223,10 @@ impl<F: Fabric, H: Host> Job<F, H> {
         cards.get(member as usize).ok_or(RmaError::Argument("there is no such member"))
     }
 
-    /// What shows a member that this one says something.
+    /// The proof that shows a member that a word is from this one.
     ///
     /// # Errors
-    /// [`RmaError::Argument`] if there is no such member, or its card has a key that nobody can have.
+    /// [`RmaError::Argument`] if there is no such member, or its card has a key that no member can have.
     pub(super) fn proof_for(&self, member: Member) -> Result<Proof, RmaError> {
         let (me, _) = self.me.get().ok_or(UNMET)?;
         let proof = self.key.prove(ProofPurpose::OneSided, &self.card_of(member)?.key, *me, member);

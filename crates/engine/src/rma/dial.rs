@@ -38,7 +38,7 @@ impl<R: Rail> Context<R> {
         me: Member,
     ) -> Result<Vec<(Word, Option<PassedFd>)>, RmaError> {
         let at = self.peers.len() as u32;
-        // All memory first: what follows has to be undone.
+        // All memory first: the later steps have to be undone.
         try_grow(&mut self.peers, 1)?;
         self.ledger.grow(at + 1, 0)?;
         if paths > 1 {

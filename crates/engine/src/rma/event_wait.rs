@@ -17,7 +17,7 @@ const WAITED_MAX: usize = 16;
 /// readable does not keep a processor busy.
 const VAIN_MAX: u32 = 8;
 
-/// What ended a sleep.
+/// The event that ended a sleep.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum SleepEnd {
     /// Something happened on a rail, or is likely to have.
@@ -37,7 +37,7 @@ pub struct EventWait {
 }
 
 impl EventWait {
-    /// What the last sleep ended for was done.
+    /// Notes that the work for which the last sleep ended was done.
     pub fn moved(&mut self) {
         self.vain = 0;
     }

@@ -24,7 +24,7 @@ pub trait Cells: fmt::Debug + Send + Sync {
         words.iter().all(|(offset, value)| self.store(*offset, Width::Eight, *value))
     }
 
-    /// Changes it as `f` says, if it says anything: what it was. Nobody else of this process changes it meanwhile.
+    /// Changes it as `f` says, if it returns a value; returns the old word. No other thread of this process changes it meanwhile.
     fn update(&self, offset: u64, width: Width, f: &dyn Fn(u64) -> Option<u64>) -> Option<u64> {
         let old = self.load(offset, width)?;
         let is_stored = f(old).is_none_or(|new| self.store(offset, width, new));
@@ -87,7 +87,7 @@ pub(super) struct Heap {
     cells: Option<Arc<dyn Cells>>,
 }
 
-/// What registers memory on the rails of one lane: registration needs no lane, and may take long.
+/// The registrars of one lane's rails: registration needs no lane, and may take long.
 pub(super) struct RailRegistrars {
     /// By rail, with whether it takes dma-bufs.
     all: Vec<(Arc<dyn Registrar>, bool)>,

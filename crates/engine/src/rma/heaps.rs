@@ -19,7 +19,7 @@ pub(super) struct Heaps {
     pub(super) own: Vec<Option<HeapMemory>>,
 }
 
-/// What was told of the heaps of others, by their rail.
+/// The heaps of other members, by the rail over which they were told.
 pub(super) type LearnedHeaps = HashMap<(Member, u8), Vec<Told>>;
 
 impl<F: Fabric, H: Host> Job<F, H> {
@@ -134,7 +134,7 @@ impl<F: Fabric, H: Host> Job<F, H> {
         Ok((0..service.rails().len()).filter_map(|rail| heap.told(rail)).collect())
     }
 
-    /// What a member has told of a heap of its own ([`Job::told`]): from now on it is meant by that number. Waits for threads that use a
+    /// Keeps the description that a member has given of its own heap ([`Job::told`]): from now on that number names the heap. Waits for threads that use a
     /// context right now, a turn each, and for no registration.
     ///
     /// # Errors
@@ -159,7 +159,7 @@ impl<F: Fabric, H: Host> Job<F, H> {
         Ok(())
     }
 
-    /// A context that is new learns what was told so far. What is told from now on finds it in its place.
+    /// A new context learns the heaps that were described so far. Later descriptions find it in its place.
     pub(super) fn learn_all(&self, place: &Place<F::Rail>) {
         let learned = self.learned.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(context) =

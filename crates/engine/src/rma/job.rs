@@ -355,7 +355,7 @@ impl<F: Fabric, H: Host> Job<F, H> {
     }
 
     /// Says whether more operations of a context follow at once (`true`), or the next one is the last of its batch (`false`, as in the
-    /// beginning). What is posted of a batch is given to the network with its last operation, or when anything goes on with the context:
+    /// beginning). The posted operations of a batch are given to the network with its last one, or when anything goes on with the context:
     /// one doorbell per NIC, where each operation has one otherwise.
     ///
     /// # Errors

@@ -123,18 +123,11 @@ mod tests {
     use trunkline_softnic::SoftRail;
 
     use super::*;
-
-    fn mutant() -> Mutant {
-        #[cfg(feature = "mutants")]
-        if let Ok(name) = std::env::var("TRUNKLINE_MUTANT") {
-            return Mutant::named(name.leak());
-        }
-        Mutant::NONE
-    }
+    use crate::planted::planted;
 
     #[test]
     fn a_flood_of_words_is_bounded_and_losses_are_kept() {
-        let place = Place::<SoftRail>::new(mutant());
+        let place = Place::<SoftRail>::new(planted());
         let control = SlotId { slot: 1, generation: 1 };
         let word = || Heard::Refused { control, id: 1, why: Refusal::Stranger };
         assert!((0..RMA_EVENTS_MAX).all(|_| place.tell(word())));

@@ -330,7 +330,7 @@ impl<R: Rail> Context<R> {
         self.ring(number);
     }
 
-    /// Gives what was posted on a rail to the network, unless more of a batch follows.
+    /// Gives the operations posted on a rail to the network, unless more of a batch follows.
     #[inline]
     fn ring(&mut self, rail: usize) {
         if self.batches {
@@ -342,7 +342,7 @@ impl<R: Rail> Context<R> {
         }
     }
 
-    /// Gives what waits for the end of a batch to the network, wherever it was posted.
+    /// Gives the operations that wait for the end of a batch to the network, on all rails.
     #[inline]
     pub(super) fn ring_all(&mut self) {
         if std::mem::take(&mut self.unrung) && !self.mutant.is("job-forgets-batches") {

@@ -63,7 +63,7 @@ fn run<F: Fabric, H: Host>(job: &Job<F, H>, stop: &AtomicBool) {
             fruitless = fruitless.saturating_add(1);
             let most = if fruitless < IDLE_AFTER { SLEEP_MAX } else { IDLE_MAX };
             match waiting.pause(SLEEP_FIRST, most) {
-                // What comes for threads that serve themselves would wake this one each time.
+                // Work for threads that serve themselves would wake this one each time.
                 Pause::Park(time) if !polled => _ = events.wait(job, time),
                 pause => pause.take(),
             }

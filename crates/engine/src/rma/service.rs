@@ -113,9 +113,6 @@ pub(super) struct Caller {
     pub(super) id: u64,
 }
 
-const NOTHING: Completion =
-    Completion { wr_id: 0, link: LinkId(0), done: Done::Posted, status: Status::Ok, imm: None, len: 0 };
-
 impl<R: Rail> Service<R> {
     /// One on these rails, with so many receives for each link.
     pub(super) fn new(
@@ -127,7 +124,7 @@ impl<R: Rail> Service<R> {
         let (links, members) = (Slots::new(LINKS_MAX), HashMap::new());
         let (starves, stirred) = (false, 0);
         let (heaps, leaving, words) = (Vec::new(), Vec::new(), Vec::new());
-        let batch = try_filled(NOTHING, batch as usize)?;
+        let batch = try_filled(Completion::BLANK, batch as usize)?;
         Ok(Self {
             rails,
             heaps,
@@ -534,7 +531,7 @@ fn answer(rail: &mut impl Rail, link: &mut Link) {
     }
 }
 
-/// Prepares a wait for what happens on these rails and adds the descriptors to wait for. False if one of them has to be polled.
+/// Prepares a wait for events of these rails and adds the descriptors to wait for. False if one of them has to be polled.
 pub(super) fn arm_rails<R: Rail>(rails: &mut [R], descriptors: &mut Vec<Arc<OwnedFd>>) -> bool {
     rails.iter_mut().all(|rail| match (rail.arm(), rail.event_descriptor()) {
         (Wake::Event, Some(descriptor)) => {

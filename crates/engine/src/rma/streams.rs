@@ -59,7 +59,7 @@ pub(super) struct Streams<H: Host> {
     /// When streams were read last.
     read_at: Instant,
     names: Vec<SlotId>,
-    /// How often refusals are logged: anybody can cause them.
+    /// How often refusals are logged: any process can cause them.
     refusals: LogRate,
     told: Option<String>,
     mutant: Mutant,
@@ -133,7 +133,7 @@ impl<H: Host> Streams<H> {
         self.streams.get(stream)?.process
     }
 
-    /// Whether this process opened a stream, at the address of a member: what that member is asked is answered there.
+    /// Whether this process opened a stream, at the address of a member: requests to that member are answered there.
     pub(super) fn is_opened(&self, stream: SlotId) -> bool {
         self.streams.get(stream).is_some_and(|stream| stream.expected.is_some())
     }
@@ -153,7 +153,7 @@ impl<H: Host> Streams<H> {
         }
     }
 
-    /// Logs a line that anybody can cause, unless there were too many of late.
+    /// Logs a line that any process can cause, unless there were too many of late.
     pub(super) fn warn_refusal(&mut self, host: &H, text: &str) {
         let admitted = self.refusals.admit(host.now());
         match admitted.or(self.mutant.is("job-logs-every-refusal").then_some(0)) {
@@ -193,7 +193,7 @@ impl<H: Host> Streams<H> {
         names.clear();
         names.extend(self.streams.iter().filter(|(_, stream)| !stream.is_unproven).map(|(id, _)| id));
         names.extend(self.unproven.expired(now));
-        // An invited peer has often said already what it has to show.
+        // An invited peer has often sent its proof already.
         names.extend(self.unproven.newest(accepted));
         names.extend(self.unproven.take_turn());
         self.read_at = now;
@@ -207,8 +207,8 @@ impl<H: Host> Streams<H> {
         self.names = names;
     }
 
-    /// Ends the streams that have not shown in time which member they are of. Called after [`Streams::progress`] and what its events say:
-    /// what a stream has to show may have come while this process made no calls.
+    /// Ends the streams that have not shown in time which member they are of. Called after [`Streams::progress`] and its events:
+    /// a stream's proof may have arrived while this process made no calls.
     pub(super) fn expire(&mut self, host: &H, events: &mut Vec<Event>) {
         while let Some(id) = self.unproven.take_expired(self.read_at) {
             if !self.mutant.is("job-keeps-strangers") {
@@ -259,7 +259,7 @@ impl<H: Host> Streams<H> {
         accepted
     }
 
-    /// Whether a frame may be read from a stream now: what has shown nothing, and what asks for very many links, waits.
+    /// Whether a frame may be read from a stream now: streams that have shown nothing, and those that ask for very many links, wait.
     fn may_read(&mut self, id: SlotId, now: Instant) -> bool {
         let Some(stream) = self.streams.get_mut(id) else { return false };
         let is_due = if stream.is_unproven {

@@ -207,11 +207,11 @@ fn numbers(common: &Common, rails: &Rails<impl Rail>) -> Numbers {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::mutant;
     use super::*;
+    use crate::planted::planted;
 
     fn record() -> Record {
-        Record::new(Words::heap(), mutant())
+        Record::new(Words::heap(), planted())
     }
 
     fn group_of(peer: u8) -> Group {

@@ -105,8 +105,8 @@ mod tests {
 
     use trunkline_proto::id::ProcessId;
 
-    use super::super::tests::mutant;
     use super::*;
+    use crate::planted::planted;
 
     /// A page under a name of its own, and how others see it.
     fn page(name: &str) -> (NodePage, PageView) {
@@ -118,7 +118,7 @@ mod tests {
         let view = PageView::open(&File::open(named.next().unwrap()).unwrap()).unwrap();
         let owner = Owner { process: ProcessId([1; 16]), pid: 7, rank: None, made_unix: 1, made: 2 };
         let made = NodePage::new(&page, &owner).unwrap();
-        (NodePage { mutant: mutant(), ..made }, view)
+        (NodePage { mutant: planted(), ..made }, view)
     }
 
     #[test]

@@ -107,8 +107,9 @@ mod tests {
     use trunkline_proto::wire::status::{Comm, Direction, Group, Links, State};
 
     use super::super::groups::Record;
-    use super::super::tests::{mutant, row_of};
+    use super::super::tests::row_of;
     use super::*;
+    use crate::planted::planted;
 
     /// A page under a name of its own, and how others see it.
     fn page(name: &str, rows: usize) -> (Arc<Page>, PageView) {
@@ -138,7 +139,7 @@ mod tests {
     #[test]
     fn a_row_that_changes_is_read_whole_or_not_at_all() {
         let (page, view) = page("trunkline.changing", 1);
-        let row = row_of(Words::of_page(&page, HEAD_BYTES).unwrap(), mutant());
+        let row = row_of(Words::of_page(&page, HEAD_BYTES).unwrap(), planted());
         let (stop, mut whole, mut torn) = (AtomicBool::new(false), 0, None);
         std::thread::scope(|scope| {
             scope.spawn(|| {
@@ -169,7 +170,7 @@ mod tests {
     #[test]
     fn a_record_that_changes_is_read_whole_or_not_at_all() {
         let (page, view) = page("trunkline.groups", 1);
-        let record = Record::new(Words::of_page(&page, group::AT).unwrap(), mutant());
+        let record = Record::new(Words::of_page(&page, group::AT).unwrap(), planted());
         let of = |number: u16| Group {
             direction: Direction::Send,
             links: 1,

@@ -38,7 +38,7 @@ impl CopyAhead {
         matches!(self.stands, CopyStands::Waiting)
     }
 
-    /// What is under way of it.
+    /// The batch of its copies under way.
     pub(super) fn into_batch(self) -> Option<CopyBatch> {
         match self.stands {
             CopyStands::UnderWay(batch) => Some(batch),
@@ -55,7 +55,7 @@ impl CopyAhead {
     ) -> bool {
         if matches!(self.stands, CopyStands::Waiting) {
             let mut batch = None;
-            // What failed before has nothing more to copy.
+            // A message that failed before has nothing more to copy.
             let begun = if self.failed.is_some() { Ok(()) } else { begin(&mut batch) };
             if begun == Err(CopyError::Busy) && batch.is_none() {
                 return false;

@@ -103,7 +103,7 @@ impl<M: IpcMemory, S: OobStream> Endpoint<M, S> {
         true
     }
 
-    /// A peer is gone: what is under way of the message that is copied into its ring.
+    /// A peer is gone: the batch under way of the message that is copied into its ring.
     pub(super) fn drop_eager_send(&mut self, to: PeerId) -> Option<CopyBatch> {
         let eager = self.peers.get_mut(to.0 as usize)?.eager_send.take()?;
         self.eager_copies -= 1;

@@ -83,7 +83,7 @@ impl<M: IpcMemory, S: OobStream> Endpoint<M, S> {
         }
     }
 
-    /// Begins to copy bytes of a buffer, from its byte number `done` on, to that spot of what a peer lends, which is mapped; they are the bytes number
+    /// Begins to copy bytes of a buffer, from its byte number `done` on, to that spot of a peer's loan, which is mapped; they are the bytes number
     /// `done` and on of the spot, too. One copy of a loan is under way at a time: [`Endpoint::has_copied`] polls for its end.
     ///
     /// # Errors
@@ -123,7 +123,7 @@ impl<M: IpcMemory, S: OobStream> Endpoint<M, S> {
     /// Whether the copy of a loan that was begun last has ended: its bytes are there. Never waits.
     ///
     /// # Errors
-    /// [`CopyError`]: the copy has failed; what is there has no meaning.
+    /// [`CopyError`]: the copy has failed; the target bytes have no meaning.
     #[inline]
     pub fn has_copied(&mut self, loan: Loan) -> Result<bool, CopyError> {
         match loan.0 {

@@ -468,7 +468,7 @@ impl<M: IpcMemory, S: OobStream> Endpoint<M, S> {
         for _ in 0..FRAMES_PER_CALL {
             let Some(peer) = self.peers.get_mut(from.0 as usize) else { break };
             let Some(words) = peer.inbox.answers.next() else { break };
-            // What is said next may be a piece more.
+            // The next word may announce one piece more.
             if self.unstaging > 0 && self.is_unstaging(from) {
                 break;
             }

@@ -244,15 +244,7 @@ mod tests {
     use trunkline_proto::wire::tagged::{Message, RINGS_AT};
 
     use super::*;
-
-    /// The bug that `cargo xtask mutants` asks for, if any.
-    fn planted() -> Mutant {
-        #[cfg(feature = "mutants")]
-        if let Ok(name) = std::env::var("TRUNKLINE_MUTANT") {
-            return Mutant::named(String::leak(name));
-        }
-        Mutant::NONE
-    }
+    use crate::planted::planted;
 
     const PLACE: Place = Place { at: RINGS_AT, cells: 64, consumed_at: 0 };
 

@@ -62,7 +62,7 @@ impl<M: IpcMemory, S: OobStream> Endpoint<M, S> {
         hooked || (counted && !self.mutant.is("seen-frees-unheard"))
     }
 
-    /// What others do now and then: hears of frees, writes the page if it is time; whether memory was freed.
+    /// Looks for freed memory, and writes the page if it is time. Returns whether memory was freed.
     pub(super) fn look_beside(&mut self) -> bool {
         let freed = self.take_frees();
         if freed {

@@ -28,7 +28,7 @@ pub(super) struct StagedPiece {
     copy: CopyAhead,
 }
 
-/// Copies of messages to a peer that is gone: asked for until they have ended, and what they go through stays pinned.
+/// Copies of messages to a peer that is gone: asked for until they have ended; their staging memory stays pinned.
 #[derive(Debug)]
 pub(super) struct AbandonedCopies {
     batches: Vec<CopyBatch>,
@@ -91,7 +91,7 @@ impl<M: IpcMemory, S: OobStream> Endpoint<M, S> {
         if first_has_ended != Some(true) {
             return None;
         }
-        // What else is said may have taken the room that there was when it was begun.
+        // Other words may have taken the room since the piece was begun.
         match outbox.has_room() {
             Ok(true) => {}
             Ok(false) => return Some(Piecewise::Full),
@@ -247,7 +247,7 @@ impl<M: IpcMemory, S: OobStream> Endpoint<M, S> {
         }
     }
 
-    /// Asks for the ends of what was abandoned.
+    /// Asks for the ends of abandoned copies.
     pub(super) fn end_abandoned(&mut self) {
         let memory = self.node.memory();
         self.abandoned.retain_mut(|of| {

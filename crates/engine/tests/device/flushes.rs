@@ -1,4 +1,4 @@
-//! Words that lie apart from the data of a part, and flushes behind what NICs wrote to memory of a device: over a network that notes what it is asked for, and ends it when the test says so.
+//! Words that lie apart from the data of a part, and flushes behind writes of NICs to memory of a device: over a network that notes its requests, and ends them when the test says so.
 
 use std::sync::{Arc, Mutex};
 
@@ -108,12 +108,12 @@ impl Bench {
         Self { notes, network }
     }
 
-    /// What was asked for since the last call.
+    /// The requests since the last call.
     fn asked(&self) -> Vec<(u64, Asked)> {
         std::mem::take(&mut lock(&self.notes).asked)
     }
 
-    /// Lets an operation of the network end; what is told of it.
+    /// Lets an operation of the network end; returns its reported end.
     fn end(&mut self, cookie: u64, how: Result<u64, Failure>) -> Vec<Ended> {
         lock(&self.notes).ended.push(Ended { cookie, how });
         self.go_on()
@@ -201,7 +201,7 @@ fn flushes_that_find_no_room_begin_later() {
 }
 
 #[test]
-fn what_needs_no_flush_has_none() {
+fn operations_that_need_no_flush_begin_none() {
     let mut bench = Bench::new();
     let elsewhere = Local { heap: WORDS, ..HERE };
     let _begun = bench.network.put(1, Place { member: 2, ..THERE }, Source::Heap(HERE));

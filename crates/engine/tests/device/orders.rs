@@ -1,5 +1,5 @@
-//! Every order of events in which a put into a window of a device can meet what reads the same bytes: gets of others, and puts of the window's owner. The executors, couriers
-//! and owners are the real ones; the network and the device's copies are lists of what has begun, and each run lets it end in another order, until all were tried.
+//! Every order of events in which a put into a window of a device can meet a reader of the same bytes: gets of others, and puts of the window's owner. The executors, couriers
+//! and owners are the real ones; the network and the device's copies are lists of begun operations, and each run lets them end in another order, until all were tried.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -46,7 +46,7 @@ impl Begun {
     }
 }
 
-/// All that is under way between the ranks, and what has ended, by rank.
+/// All operations under way between the ranks, and the ended ones, by rank.
 pub(crate) struct Wire {
     pub(crate) heaps: Vec<Memory>,
     pub(crate) begun: Vec<Begun>,
@@ -110,7 +110,7 @@ impl Network for Slow {
     }
 }
 
-/// The one stream of a device, whose copies end in order; what has ended, by user.
+/// The one stream of a device, whose copies end in order; the ended ones, by user.
 #[derive(Default)]
 pub(crate) struct CopyStream {
     pub(crate) begun: VecDeque<Begun>,
@@ -246,7 +246,7 @@ impl Job {
         lock(&self.wire).begun.len() + usize::from(!lock(&self.stream).begun.is_empty())
     }
 
-    /// The event by which bytes on their way stay there longest: a copy, or else what is no get, if there is any.
+    /// The event by which bytes on their way stay there longest: a copy, or else an operation that is no get, if there is any.
     fn longest(&self) -> usize {
         let (wire, stream) = (lock(&self.wire), lock(&self.stream));
         let is_request = |one: &Begun| one.rank != 2 || one.to.0.addr() == wire.heaps[OWNER].addr();
@@ -276,7 +276,7 @@ fn bytes(memory: &Memory, at: u64) -> [u8; LEN as usize] {
     bytes
 }
 
-/// What reads the bytes that rank 0 puts.
+/// The operation that reads the bytes that rank 0 puts.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Reader {
     /// A get by rank 2.

@@ -77,7 +77,7 @@ fn a_put_is_copied_while_its_next_piece_comes() {
     assert!(bytes_of(&job.device, 64, LEN as usize) == bytes, "all bytes are there");
 }
 
-/// What goes from the device lies in rooms, which are smaller than a piece.
+/// Bytes on their way from the device lie in rooms, which are smaller than a piece.
 #[test]
 fn a_put_from_a_device_goes_while_its_next_piece_is_copied() {
     let mut job = Job::new(2 << 20);

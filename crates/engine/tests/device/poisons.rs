@@ -1,4 +1,4 @@
-//! Error words in memory of a device, where kernels of the own rank wait: they are brought there also when what failed is the copy of a counter's value.
+//! Error words in memory of a device, where kernels of the own rank wait: they are brought there also when the copy of a counter's value has failed.
 
 use std::sync::{Arc, Mutex, PoisonError};
 

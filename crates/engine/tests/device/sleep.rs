@@ -123,7 +123,7 @@ fn who_cancels_waits_for_whoever_is_away_for_a_moment() {
         while !arrived.load(Ordering::Relaxed) {
             std::thread::yield_now();
         }
-        // Whoever does not wait is done long before that.
+        // A thread that does not wait is done long before that.
         std::thread::sleep(Duration::from_millis(25));
         assert!(!canceled.is_finished(), "it did not wait");
         let ticket = first.publish().unwrap();

@@ -125,7 +125,7 @@ impl Kind {
         }
     }
 
-    /// A kernel runs from now on, or none does. While one runs, whoever waits for a copy would wait for it, and panics.
+    /// A kernel runs from now on, or none does. While one runs, a caller that waits for a copy would wait for it, and panics.
     #[allow(dead_code, reason = "not all who share this file ask")]
     pub(crate) fn run_kernel(&self, runs: bool) {
         self.has_kernel.store(runs, Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! The rules of the library that stands for NVIDIA's driver hold, each by itself, and can be switched off. And what users of a driver do by them.
+//! The rules of the library that stands for NVIDIA's driver hold, each by itself, and can be switched off. And the users of a driver act by them.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! The allocator of this program: it counts large allocations, refuses one of them, and knows what is not freed. Armed by `trials`; it never
+//! The allocator of this program: it counts large allocations, refuses one of them, and counts memory that is not freed. Armed by `trials`; it never
 //! refuses a small one, because the standard library and other crates make those, too.
 
 use std::alloc::{GlobalAlloc, Layout, System};

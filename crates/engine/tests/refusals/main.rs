@@ -1,5 +1,5 @@
 //! Out of memory, everywhere: an allocator that refuses the n-th large allocation, for every n, runs through the contract of fabrics and the
-//! engine's main paths. None of them aborts or panics: a call returns an error or succeeds, what it has taken is given back, and the next run
+//! engine's main paths. None of them aborts or panics: a call returns an error or succeeds, its resources are given back, and the next run
 //! succeeds. Every n of the engine's paths is played; of the contract's cases with `TRUNKLINE_FULL=1`, else the first allocation of each size in each
 //! quick case.
 

@@ -1,9 +1,6 @@
 //! The engine's main paths, over the software NIC inside one process: two-sided messages of each protocol, one-sided work between members of
 //! a job, and messages inside a node.
 
-use std::fmt::Display;
-use std::time::{Duration, Instant};
-
 use trunkline_engine::host::UnixHost;
 use trunkline_engine::ipc::{Buffer, Config as Sharing};
 use trunkline_engine::rma::{HeapMemory, Job, Local, RmaError, Source};
@@ -17,12 +14,9 @@ use trunkline_proto::tagged::{Choice, Method};
 use trunkline_proto::wire::tagged::Inbox;
 use trunkline_softnic::{SoftConfig, SoftFabric, WireMode};
 
-use crate::trials::{Case, Outcome};
+use crate::trials::{Case, Outcome, told, until};
 
 type Running = Engine<SoftFabric, UnixHost>;
-
-/// Longest that a step of a path takes; an operation that takes longer neither succeeds nor fails.
-const LIMIT: Duration = Duration::from_secs(12);
 
 pub(crate) const ALL: &[Case] = &[
     ("eager messages", || messages(WireMode::Auto, &[0], 512)),
@@ -44,29 +38,12 @@ fn params() -> Params {
     let mut params = Params::default();
     #[cfg(feature = "mutants")]
     {
-        // Leaked once, as what is not freed is counted.
+        // Leaked once, as memory that is not freed is counted.
         static NAME: std::sync::OnceLock<Option<&str>> = std::sync::OnceLock::new();
         let name = NAME.get_or_init(|| Some(std::env::var("TRUNKLINE_MUTANT").ok()?.leak()));
         params.mutant = name.map_or(params.mutant, trunkline_engine::Mutant::named);
     }
     params
-}
-
-fn told(error: impl Display) -> String {
-    error.to_string()
-}
-
-fn until<T>(what: &str, mut look: impl FnMut() -> Result<Option<T>, String>) -> Result<T, String> {
-    let end = Instant::now() + LIMIT;
-    loop {
-        if let Some(found) = look()? {
-            return Ok(found);
-        }
-        if Instant::now() > end {
-            return Err(format!("{what}: that does not come"));
-        }
-        std::thread::yield_now();
-    }
 }
 
 fn fabric(wire: WireMode, nics: usize) -> Result<SoftFabric, String> {
@@ -105,7 +82,7 @@ fn messages(wire: WireMode, nics: &[usize], len: u64) -> Outcome {
         let (mut received, mut sent) = (None, None);
         let (mut has_received, mut has_sent, mut sizes) = (false, false, [0; 8]);
         until("a message", || {
-            // Each end asks for what it has begun: a link that is lost on the way is left, and made again, in these calls.
+            // Each end polls its requests: a link that is lost on the way is left, and made again, in these calls.
             match received {
                 None => received = into.irecv(recv, &[buffer]).map_err(told)?,
                 Some(request) => {

@@ -1,6 +1,7 @@
 //! Plays cases once for each of their large allocations, which is refused, in processes of their own: so an abort is one more result. The test
 //! is the parent; the child plays all cases of a suite until one of them goes wrong.
 
+use std::fmt::Display;
 use std::io::Write as _;
 use std::panic::{self, AssertUnwindSafe};
 use std::process::{Command, Output};
@@ -15,9 +16,11 @@ pub(crate) type Case = (&'static str, fn() -> Outcome);
 /// How a case ended; a case may also end by a panic of the test's own code.
 pub(crate) type Outcome = Result<(), String>;
 
-/// Longest that a refused run takes besides ten times what the case takes otherwise: an operation that neither succeeds nor fails takes longer.
+/// Longest that a refused run takes besides ten times the case's usual time: an operation that neither succeeds nor fails takes longer.
 const LIMIT: Duration = Duration::from_secs(8);
-/// Longest until what a run has used is given back.
+/// Longest that a step of a case takes.
+const STEP_LIMIT: Duration = Duration::from_secs(12);
+/// Longest until the resources of a run are given back.
 const SETTLES: Duration = Duration::from_secs(5);
 /// How long a case takes at most of which one allocation of each size is refused.
 const QUICK: Duration = Duration::from_millis(400);
@@ -31,7 +34,7 @@ const FROM: &str = "TRUNKLINE_REFUSALS_FROM";
 /// Panics of anything but the tests' own code since the last look.
 static PANICS: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
-/// What a process has of the system. A leak is seen by any of it: the heaps of [`trunkline_mem::Memory`] are mappings, of which the
+/// The resources that a process holds. A leak is seen by any of it: the heaps of [`trunkline_mem::Memory`] are mappings, of which the
 /// allocator does not know.
 #[derive(Clone, Debug, Eq, PartialEq)]
 struct Standing {
@@ -83,6 +86,27 @@ impl Standing {
     }
 }
 
+/// The text of a step's error, as the outcome of its case.
+#[allow(dead_code, reason = "the cases of some programs have errors of their own")]
+pub(crate) fn told(error: impl Display) -> String {
+    error.to_string()
+}
+
+/// Repeats a step until it returns a value or fails. A step that does neither within the limit fails too.
+#[allow(dead_code, reason = "the cases of some programs wait for nothing")]
+pub(crate) fn until<T>(step: &str, mut look: impl FnMut() -> Result<Option<T>, String>) -> Result<T, String> {
+    let end = Instant::now() + STEP_LIMIT;
+    loop {
+        if let Some(found) = look()? {
+            return Ok(found);
+        }
+        if Instant::now() > end {
+            return Err(format!("{step} does not come within {STEP_LIMIT:?}"));
+        }
+        std::thread::yield_now();
+    }
+}
+
 /// Plays all cases of a suite with each of their large allocations refused, as many as the run is to take.
 pub(crate) fn all_hold(suite: &str, cases: &[Case]) {
     let (mut trials, mut wrong) = (0, Vec::new());
@@ -116,12 +140,19 @@ pub(crate) fn all_hold(suite: &str, cases: &[Case]) {
 }
 
 fn child(suite: &str, case: &str, from: u64) -> Output {
+    let mut command = child_command();
+    command.env(SUITE, suite).env(CASE, case).env(FROM, from.to_string());
+    command.output().unwrap_or_else(|error| panic!("no child: {error}"))
+}
+
+/// Starts this program for the test `a_child_plays_its_trials` alone.
+pub(crate) fn child_command() -> Command {
     let program = std::env::current_exe().unwrap_or_else(|error| panic!("no program: {error}"));
     let mut command = Command::new(program);
     command.args(["--exact", "a_child_plays_its_trials", "--nocapture", "--test-threads=1"]);
-    // An abort then says where.
-    command.env("RUST_BACKTRACE", "1").env(SUITE, suite).env(CASE, case).env(FROM, from.to_string());
-    command.output().unwrap_or_else(|error| panic!("no child: {error}"))
+    // An abort then prints where it happened.
+    command.env("RUST_BACKTRACE", "1");
+    command
 }
 
 /// The suite and the case that this process is to play, if it is a child.
@@ -188,7 +219,7 @@ fn sizes(case: &Case) -> Vec<usize> {
     sizes
 }
 
-/// What there is after a run, when all of the run is gone.
+/// The resources held after a run, once all of the run's own are freed.
 fn settled(case: &Case) -> Standing {
     let _ = run(case);
     let mut last = Standing::now();
@@ -205,7 +236,7 @@ fn settled(case: &Case) -> Standing {
 fn trial(case: &Case, nth: u64, before: &Standing, limit: Duration, small: Small) -> Outcome {
     let begin = Instant::now();
     allocator::arm(nth);
-    // An error is as good as success; what it says is dropped before memory is counted.
+    // An error is as good as success; its text is dropped before memory is counted.
     let ended = run(case);
     drop(allocator::disarm());
     let took = begin.elapsed();
@@ -231,12 +262,12 @@ fn run(case: &Case) -> Outcome {
     }
 }
 
-fn panics() -> std::sync::MutexGuard<'static, Vec<String>> {
+pub(crate) fn panics() -> std::sync::MutexGuard<'static, Vec<String>> {
     PANICS.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
 /// Notes panics but those by which the tests' own code says that it was returned an error.
-fn watch_panics() {
+pub(crate) fn watch_panics() {
     panic::set_hook(Box::new(|info| {
         let at = info.location().map(ToString::to_string).unwrap_or_default();
         if !at.contains("/conformance/") && !at.contains("tests/refusals/") {

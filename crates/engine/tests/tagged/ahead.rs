@@ -14,11 +14,11 @@ use trunkline_proto::wire::tagged::Inbox;
 use crate::kind::{Call, Kind};
 use crate::two::{ALL, Two, Where, pattern, planted};
 
-/// What takes long.
+/// Bytes of a copy that takes long.
 const LONG: usize = 2 << 20;
 /// A piece.
 const PIECE: usize = DEVICE_PIECE as usize;
-/// What does not.
+/// Bytes of a copy that does not.
 const SHORT: usize = 100_000;
 
 type One = Endpoint<Kind, UnixStream>;
@@ -26,7 +26,7 @@ type One = Endpoint<Kind, UnixStream>;
 /// One that receives from two others.
 struct Three {
     hub: One,
-    /// The others, by what the first calls them; `None` once one is dead.
+    /// The others, by the first one's names for them; `None` once one is dead.
     others: [Option<(One, PeerId)>; 2],
     peers: [PeerId; 2],
     now: Instant,
@@ -109,7 +109,7 @@ impl Three {
         assert!(begun, "no copy was begun");
     }
 
-    /// How a receive ended, with what is under way let go of again and again.
+    /// How a receive ended, with the copies under way released again and again.
     fn ended(&mut self, request: RequestId) -> Result<(), Failed> {
         for _ in 0..10_000 {
             if let Some(end) = self.hub.test(request) {
@@ -161,7 +161,7 @@ fn two_long_copies_are_under_way_at_once() {
     }
 }
 
-/// A driver takes no copy back: whoever receives has his memory for himself again when it has ended, and not when the sender dies.
+/// A driver takes no copy back: the receiver has its memory back when the copy has ended, and not when the sender dies.
 #[test]
 fn a_peer_that_dies_is_lost_behind_its_copies() {
     let mut three = Three::new();

@@ -141,7 +141,7 @@ fn what_is_lent_takes_a_place_among_operations() {
     two.until("it is gone", |two| two.a.endpoint.node().counts().unexports == 1);
 }
 
-/// A put that takes long keeps what is lent mapped, also when its owner is gone, and nothing waits for it.
+/// A put that takes long keeps the loan mapped, also when its owner is gone, and nothing waits for it.
 #[test]
 fn put_outlives_the_lender() {
     let mut two = nothing_kept();

@@ -131,7 +131,7 @@ fn messages_of_lent_bytes_in_one_process_are_staged() {
         pair.sender.choose(choice);
         for round in 0..3 {
             let (source, mut target) = (pattern(LEN, round), vec![0_u8; LEN]);
-            // SAFETY: both outlive the messages, and nobody refers to their bytes meanwhile.
+            // SAFETY: both outlive the messages, and no reference to their bytes exists meanwhile.
             let own = |at: usize| Buffer::from(unsafe { Memory::from_raw(at, LEN, Kind::Host) });
             let into = own(target.as_mut_ptr().expose_provenance());
             let received = pair.receiver.receive(Some(pair.from), (1, ALL), into).unwrap();
@@ -144,7 +144,7 @@ fn messages_of_lent_bytes_in_one_process_are_staged() {
     }
 }
 
-/// An address says nothing of memory that may be freed, or be what a reference names, while a peer writes there.
+/// An address does not tell whether its memory may be freed, or named by a reference, while a peer writes there.
 #[test]
 fn addresses_of_private_memory_are_refused() {
     let mut pair = Pair::new();

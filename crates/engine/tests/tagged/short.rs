@@ -19,7 +19,7 @@ fn two_with_kernel(sends: bool) -> Two {
     two
 }
 
-/// The kernel has ended, and what was copied has landed.
+/// The kernel has ended, and the copied bytes have landed.
 fn end_kernel(two: &Two) {
     for one in [&two.a, &two.b] {
         one.kind().run_kernel(false);
@@ -49,13 +49,13 @@ fn short_send_goes_on_while_kernel_runs() {
     let Begun::Request(sent) = two.a.endpoint.send(to, ALL, &source).unwrap() else {
         panic!("its copy has not landed")
     };
-    // What would overtake it waits: short ones and long ones.
+    // Messages that would overtake it wait: short ones and long ones.
     let long = Buffer::of(Memory::heap(100_000), 0, 100_000);
     for later in [&host(2), &long] {
         assert_eq!(two.a.endpoint.send(to, ALL, later), Ok(Begun::Busy));
     }
     assert_eq!(two.a.endpoint.send_bytes(to, ALL, &[1]), Ok(Begun::Busy));
-    // What comes meanwhile is received.
+    // Messages that arrive meanwhile are received.
     let (into, from) = (two.a.buffer(Where::Other, LEN), two.b.other);
     let other = two.a.endpoint.receive(Some(to), (5, ALL), into.clone()).unwrap();
     assert_eq!(two.b.endpoint.send(from, 5, &host(7)), Ok(Begun::Done));
@@ -147,7 +147,7 @@ fn failed_copy_fails_its_message_alone() {
     assert!(two.a.endpoint.send(two.a.other, 1, &gone).is_err());
 }
 
-/// What a peer sent whole is received, and its memory is the message's until then.
+/// A message that a peer sent whole is received, and its memory is the message's until then.
 #[test]
 fn short_copies_outlive_their_sender() {
     let mut two = two_with_kernel(false);

@@ -1,4 +1,4 @@
-//! The software NIC as tests watch it: doorbells of what a process begins are counted, and each registration waits at a gate, if a test says so.
+//! The software NIC as tests watch it: doorbells of operations that a process begins are counted, and each registration waits at a gate, if a test says so.
 
 #![allow(dead_code, unreachable_pub, reason = "each test uses some of it")]
 
@@ -14,7 +14,7 @@ use trunkline_mem::Memory;
 use trunkline_proto::wire::status::Usage;
 use trunkline_softnic::{SoftFabric, SoftRail};
 
-/// What a test sees and says of a NIC.
+/// The counts that a test reads of a NIC, and the gate that it sets.
 #[derive(Debug, Default)]
 pub struct NicWatch {
     /// Doorbells of rails that begin something.

@@ -65,7 +65,7 @@ pub fn events_end_the_wait_for_a_send<S: Setup>(setup: &S) {
         }
         ends.on_a(round, Op::Send { head: &[7; 8], body: Source::Inline(&[]), imm: None });
         ends.a.flush();
-        // What has come already need not be an event, if the rail says so.
+        // Completions that have arrived already need not be an event, if the rail says so.
         let started = Instant::now();
         if before.is_some() || ends.b.arm() == Wake::Event {
             let descriptor = ends.b.event_descriptor().unwrap_or_else(|| panic!("no descriptor"));

@@ -9,7 +9,7 @@ use trunkline_proto::time::Duration as Span;
 
 use crate::{
     Access, Completion, DeregisterError, Done, Extent, Keys, LinkAddress, LinkId, Op, PostError, Purpose,
-    Rail, RailConfig, RecvOrder, Registrar, Remote, Status,
+    Rail, RailConfig, RecvOrder, Registrar, Remote,
 };
 
 /// Longest a case waits for anything.
@@ -186,11 +186,9 @@ pub(super) fn add(list: &mut Vec<Completion>, more: impl ExactSizeIterator<Item 
     list.extend(more);
 }
 
-/// Adds to a list what one poll gives, without the receives that were lent.
+/// Adds the completions of one poll to a list, without the receives that were lent.
 fn take(list: &mut Vec<Completion>, rail: &mut impl Rail) {
-    let nothing =
-        Completion { wr_id: 0, link: LinkId(0), done: Done::Posted, status: Status::Ok, imm: None, len: 0 };
-    let mut out = [nothing; 7];
+    let mut out = [Completion::BLANK; 7];
     let count = rail.poll(&mut out);
     let own = |one: &Completion| one.done != Done::Received || one.wr_id & !0xffff != LENT;
     try_grow(list, count).unwrap_or_else(|e| panic!("allocate: {e}"));

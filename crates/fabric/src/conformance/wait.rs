@@ -42,9 +42,7 @@ fn with<S: Setup>(setup: &S, config: &RailConfig) -> Option<Company<S::Rail>> {
 
 /// One poll that takes at most `most` completions.
 fn poll_some<R: Rail>(rail: &mut R, most: usize) -> Vec<Completion> {
-    let nothing =
-        Completion { wr_id: 0, link: LinkId(0), done: Done::Posted, status: Status::Ok, imm: None, len: 0 };
-    let mut out = try_filled(nothing, most).unwrap_or_else(|e| panic!("allocate: {e}")).into_vec();
+    let mut out = try_filled(Completion::BLANK, most).unwrap_or_else(|e| panic!("allocate: {e}")).into_vec();
     rail.flush();
     let count = rail.poll(&mut out);
     out.truncate(count);

@@ -206,9 +206,7 @@ fn write(bytes: &[u8]) -> Op<'_> {
 }
 
 fn poll(rail: &mut TracedRail<FakeRail>) -> usize {
-    let none =
-        Completion { wr_id: 0, link: LinkId(0), done: Done::Posted, status: Status::Ok, imm: None, len: 0 };
-    rail.poll(&mut [none; 8])
+    rail.poll(&mut [Completion::BLANK; 8])
 }
 
 /// The file, as a reader sees it.

@@ -118,7 +118,7 @@ impl Copies {
     /// As [`Copies::read`]: some may be there.
     pub fn write_all(&self, all: &[(usize, &[u8])]) -> Result<(), CallError> {
         let begun = all.iter().try_for_each(|(addr, bytes)| self.begin_write(*addr, bytes));
-        // What was begun before one that failed reads its bytes still.
+        // Copies that were begun before a failed one still read their bytes.
         begun.and(self.wait())
     }
 

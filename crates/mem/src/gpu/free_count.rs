@@ -9,7 +9,7 @@ use libloading::os::unix;
 /// The symbol of the preloaded library.
 const SYMBOL: &[u8] = b"trunkline_free_count\0";
 
-/// The count, and what it was when it was looked at last.
+/// The count, and its value at the last look.
 #[derive(Debug)]
 pub struct FreeCount {
     count: &'static AtomicU64,

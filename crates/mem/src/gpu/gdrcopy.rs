@@ -157,7 +157,7 @@ impl Mapping {
 
 impl MappedBytes for Mapping {
     fn load_word(&self, at: u64) -> u64 {
-        // SAFETY: inside of what is mapped, and aligned, as the caller has checked; the device may change it meanwhile.
+        // SAFETY: inside of the mapping, and aligned, as the caller has checked; the device may change it meanwhile.
         unsafe { self.place::<u64>(at).read_volatile() }
     }
 
@@ -182,7 +182,7 @@ impl MappedBytes for Mapping {
 
     fn copy_to(&self, at: u64, bytes: &[u8]) {
         let copy = self.gdr.calls.copy_to_mapping;
-        // SAFETY: as many bytes as the slice has fit there, as the caller has checked. It refuses only what is not mapped.
+        // SAFETY: as many bytes as the slice has fit there, as the caller has checked. It refuses only addresses that are not mapped.
         let _ = unsafe { copy(self.pinned, self.place(at), bytes.as_ptr().cast(), bytes.len()) };
     }
 

@@ -9,7 +9,7 @@ use trunkline_sys::cuda::{self as calls, pointer_attribute, status};
 use super::cuda::Cuda;
 use super::{CallError, planted};
 
-/// What this process has warned of: nothing, that contexts have the flag, or that nothing could be set.
+/// The warning that this process has given: nothing, that contexts have the flag, or that nothing could be set.
 static WARNED: AtomicU8 = AtomicU8::new(0);
 
 /// How synchronous copies and memsets of an allocation end before they return.
@@ -38,7 +38,7 @@ impl SyncMemops {
         !matches!(self, Self::Unset { .. })
     }
 
-    /// What the user is warned of, if nothing as bad was told before; `told` remembers it.
+    /// Returns the warning for the user, if none as bad was given before; `told` remembers it.
     fn take_warning(&self, told: &AtomicU8) -> Option<String> {
         let (degree, text) = match self {
             Self::Allocation => return None,

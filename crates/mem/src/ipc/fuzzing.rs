@@ -1,4 +1,4 @@
-//! What the fuzz target of this crate does with its input: handles of memory of each kind, with and without a descriptor, opened by
+//! The fuzz target of this crate: handles of memory of each kind, with and without a descriptor, opened by
 //! each kind of memory that needs no GPU. None may open memory of this process that was not exported, and none may write.
 
 use std::os::fd::OwnedFd;

@@ -198,7 +198,7 @@ pub trait IpcMemory: fmt::Debug + Send + Sync {
     }
 
     /// Begins to copy bytes, behind all others of the batch, which its first copy makes. A kind that copies at once does so, and makes no batch. The bytes
-    /// are there, and both ends anybody's, when [`IpcMemory::has_ended`] says so of the batch, also where this failed.
+    /// are there, and both ends may be used by any code, when [`IpcMemory::has_ended`] says so of the batch, also where this failed.
     ///
     /// # Errors
     /// [`CopyError`]; [`CopyError::Busy`] for a first copy only.
@@ -230,7 +230,7 @@ pub trait IpcMemory: fmt::Debug + Send + Sync {
     /// Whether all copies of a batch have ended. It is over then, and after an error. Never waits.
     ///
     /// # Errors
-    /// [`CopyError`]: what is there has no meaning.
+    /// [`CopyError`]: the target bytes have no meaning.
     fn has_ended(&self, _batch: &CopyBatch) -> Result<bool, CopyError> {
         Ok(true)
     }

@@ -39,7 +39,7 @@ pub struct Private {
     /// What others look for; it stays where it is.
     proof: Pin<Box<u64>>,
     peers: RwLock<Peers>,
-    /// What was allocated here, by its address: the only own addresses that are copied from and to, as any other may be what some Rust
+    /// The allocations made here, by address: the only own addresses that are copied from and to, as any other may be what some Rust
     /// reference names.
     blocks: RwLock<Blocks>,
 }
@@ -58,7 +58,7 @@ struct Peer {
     pid: libc::pid_t,
     addr: usize,
     proof: u64,
-    /// It is in this process, whose other bytes may be what a reference of safe code names: it is reached in its heaps alone.
+    /// It is in this process, whose other bytes may be named by a reference of safe code: it is reached in its heaps alone.
     is_here: bool,
 }
 
@@ -77,7 +77,7 @@ impl Private {
         Ok(this)
     }
 
-    /// New zeroed memory; its address. Copies by address reach what was allocated here and nothing else of this process; other memory of it
+    /// New zeroed memory; its address. Copies by address reach memory that was allocated here and nothing else of this process; other memory of it
     /// is a [`Memory`].
     ///
     /// # Errors
@@ -96,7 +96,7 @@ impl Private {
         addr
     }
 
-    /// Frees it; of memory that the program made, gives back what was held of it.
+    /// Frees it; of memory that the program made, ends the hold on it.
     ///
     /// # Errors
     /// [`HostError::Unknown`].
@@ -153,7 +153,7 @@ impl Private {
     /// Copies own bytes to another own place, which may overlap; whether it did. If not, a system call does.
     ///
     /// # Safety
-    /// Both are memory, in blocks that are held, borrowed, or of a [`Memory`], and the bytes at `to` are nobody's reference but the caller's.
+    /// Both are memory, in blocks that are held, borrowed, or of a [`Memory`], and no reference but the caller's exists to the bytes at `to`.
     #[inline]
     unsafe fn move_own(&self, to: usize, from: usize, len: usize) -> bool {
         if planted("mem-private-calls-for-own") {
@@ -365,7 +365,7 @@ impl IpcMemory for Private {
         let _held = self.hold([to.own(), None], bytes.len())?;
         if let At::Own(addr) = to {
             let from = bytes.as_ptr().expose_provenance();
-            // SAFETY: inside a block that was allocated here and is held, of which nobody has a reference.
+            // SAFETY: inside a block that was allocated here and is held, to which no reference exists.
             if unsafe { self.move_own(addr, from, bytes.len()) } {
                 return Ok(());
             }
@@ -381,7 +381,7 @@ impl IpcMemory for Private {
         let _held = self.hold([from.own(), to.own()], len)?;
         let ((peer, addr), to) = match (from, to, here_of(to, len)?) {
             (At::Own(from), _, Some(to)) => {
-                // SAFETY: memory that says how long it is, or bytes inside a block that is held: nobody has a reference to either.
+                // SAFETY: memory that says how long it is, or bytes inside a block that is held: no reference exists to either.
                 if unsafe { self.move_own(to, from, len) } {
                     return Ok(());
                 }
@@ -524,7 +524,7 @@ mod tests {
         assert!(got == sent, "open to open");
     }
 
-    /// Any other address may be what a reference of safe code names.
+    /// Any other address may be named by a reference of safe code.
     #[test]
     fn own_addresses_are_those_of_own_blocks() {
         let own = Private::new().unwrap();
@@ -573,7 +573,7 @@ mod tests {
             assert_eq!(got, [1; 64], "nothing was read");
         }
         assert_eq!(bytes, [7; 64]);
-        // What the program holds as a `Memory` is reached, in a block or in none, until it is freed.
+        // Memory that the program holds as a `Memory` is reached, in a block or in none, until it is freed.
         for addr in [block, heap.addr()] {
             own.write(At::Open(&mapped, addr as u64), &[5; 64]).unwrap();
             let mut got = [0; 64];

@@ -72,7 +72,7 @@ pub fn peer_pidfd(socket: BorrowedFd<'_>) -> Option<OwnedFd> {
     let mut found: libc::c_int = -1;
     // SAFETY: every value of the number is one.
     let is_read = unsafe { read_option(socket, libc::SO_PEERPIDFD, &mut found) };
-    // SAFETY: the kernel has just opened it for this call, so nobody else owns it.
+    // SAFETY: the kernel has just opened it for this call, so no other object owns it.
     (is_read && found >= 0).then(|| unsafe { OwnedFd::from_raw_fd(found) })
 }
 

@@ -40,7 +40,7 @@ pub(crate) struct Fake {
     pub(crate) look: u32,
     /// What setting an attribute returns (CUDA).
     pub(crate) set: u32,
-    /// Flags of each context (CUDA), and what setting them returns.
+    /// Flags of each context (CUDA), and the status of setting them.
     pub(crate) flags: c_uint,
     pub(crate) set_flags: u32,
     /// What asking for the range of an allocation returns (HIP).

@@ -23,7 +23,7 @@ pub struct HeldStores {
 }
 
 struct HeldState {
-    /// What the device sees for sure.
+    /// The bytes that the device sees for sure.
     image: Vec<u8>,
     /// Later stores, the oldest first.
     held: Vec<(u64, Vec<u8>)>,
@@ -39,7 +39,7 @@ impl HeldStores {
         Self { watch: Some(Box::new(watch)), ..Self::unwatched(len, seed) }
     }
 
-    /// Makes `len` zeroed bytes whose images nobody looks at.
+    /// Makes `len` zeroed bytes whose images no test reads.
     pub fn unwatched(len: usize, seed: u64) -> Self {
         let random = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
         let state = HeldState { image: vec![0; len], held: Vec::new(), random, fences: 0, copied: [0; 2] };
@@ -61,12 +61,12 @@ impl HeldStores {
         self.state.lock().unwrap().copied
     }
 
-    /// Returns what the device sees for sure.
+    /// Returns bytes that the device sees for sure.
     pub fn image(&self) -> Vec<u8> {
         self.state.lock().unwrap().image.clone()
     }
 
-    /// Changes what the device sees, as the device.
+    /// Changes bytes that the device sees, as the device.
     pub fn set_image(&self, at: usize, bytes: &[u8]) {
         self.state.lock().unwrap().image[at..at + bytes.len()].copy_from_slice(bytes);
     }
@@ -164,7 +164,7 @@ impl MappedBytes for HeldStores {
         state.each_image(&self.watch);
     }
 
-    /// Streaming loads do not see what is held back.
+    /// Streaming loads do not see stores that are held back.
     fn copy_from(&self, at: u64, out: &mut [u8]) {
         let mut state = self.state.lock().unwrap();
         state.copied[1] += out.len();

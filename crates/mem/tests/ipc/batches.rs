@@ -13,7 +13,7 @@ fn exported(owner: &Process, addr: usize) -> Parcel {
     owner.export(&owner.find(addr).unwrap(), Passing::Either).unwrap()
 }
 
-/// Copies that take long, over the rule that holds back what is a segment or longer.
+/// Copies that take long, over the rule that holds back copies of a segment or more.
 fn holding(kind: &'static str) -> Option<(World, [Process; 2])> {
     let world = is_there(kind).then(|| World::new(kind, 64 << 20))?;
     world.set("STUB_HOLD", SEGMENT);
@@ -69,7 +69,7 @@ fn batches_have_a_limit_and_are_asked_for_their_end() {
 }
 
 #[test]
-fn what_is_open_is_closed_behind_its_copies() {
+fn closing_imported_memory_waits_for_its_copies() {
     for kind in ["cuda", "hip", "ze"] {
         let Some((_world, [owner, importer])) = holding(kind) else { continue };
         let [used, other] = [(); 2].map(|()| owner.alloc(SEGMENT).unwrap());

@@ -178,7 +178,7 @@ fn memory_that_is_set_and_sent_arrives_as_set() {
     }
 }
 
-/// The attribute waits for what was begun before.
+/// The attribute waits for copies that were begun before.
 #[test]
 fn memory_that_was_set_before_its_first_export_arrives_as_set() {
     let Some(world) = world("cuda", 16) else { return };

@@ -336,7 +336,7 @@ impl Process {
         self.ask(Op::Copy, &[how as u64, own as u64, open, at, len as u64], &[], None).unwrap();
     }
 
-    /// Begins to copy so many bytes of what it has open to memory of its own; the number of the batch.
+    /// Begins to copy that number of bytes of an import to memory of its own; returns the number of the batch.
     pub(crate) fn begin(&self, (open, at): (u64, u64), own: usize, len: usize) -> Result<u64, String> {
         self.go_on(0, (open, at), own, len)
     }

@@ -43,7 +43,7 @@ impl Log {
         unsafe { logger(level, log_subsys::NET, file, 0, format, text.as_ptr()) };
     }
 
-    /// Writes to standard error what people have to see, unless NCCL shows it: it drops warnings where `NCCL_DEBUG` asks for none.
+    /// Writes a line that people have to see to standard error, unless NCCL shows it: it drops warnings where `NCCL_DEBUG` asks for none.
     pub(crate) fn show_hidden(&self, text: &str) {
         if crate::planted("nccl-warns-nccl-alone") {
             return;
@@ -63,7 +63,7 @@ fn shows_warnings(debug: Option<&str>) -> bool {
 
 /// A line before there is a logger, or when NCCL gave none.
 pub(crate) fn before_start(text: &str) {
-    // All of it at once, as several ranks may write to the same terminal. What cannot be said is not said.
+    // All of it at once, as several ranks may write to the same terminal. Text that cannot be written is dropped.
     let _ = std::io::stderr().write_all(format!("trunkline: {text}\n").as_bytes());
 }
 

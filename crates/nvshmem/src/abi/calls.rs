@@ -348,7 +348,7 @@ pub(super) unsafe extern "C" fn fence<T: Version>(
     .0
 }
 
-/// Says whether more operations of a queue pair follow the next one at once. What cannot be done is not told: a hint has no answer.
+/// Says whether more operations of a queue pair follow the next one at once. A hint that cannot be followed is dropped: a hint has no answer.
 pub(super) unsafe extern "C" fn batch_hint<T: Version>(transport: *mut T, queue_pair: c_int, flags: c_uint) {
     guard("batch_hint", || {
         // SAFETY: NVSHMEM passes a transport of ours.

@@ -322,9 +322,7 @@ fn flushing(kind: Kind) -> (Arc<World>, OfiRail, LinkId, Remote) {
 }
 
 fn polled(rail: &mut OfiRail) -> Vec<Completion> {
-    let none =
-        Completion { wr_id: 0, link: LinkId(0), done: Done::Posted, status: Status::Ok, imm: None, len: 0 };
-    let mut out = [none; 16];
+    let mut out = [Completion::BLANK; 16];
     let count = rail.poll(&mut out);
     out[..count].to_vec()
 }

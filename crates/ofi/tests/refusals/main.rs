@@ -1,5 +1,5 @@
 //! Out of memory: an allocator that refuses the n-th large allocation, for every n, runs through cases of the contract over libfabric's provider for
-//! TCP. The allocator and the trials are those of `crates/engine/tests/refusals`; what libfabric allocates is its own, and is never refused. `TRUNKLINE_FULL=1`
+//! TCP. The allocator and the trials are those of `crates/engine/tests/refusals`; allocations of libfabric are its own, and are never refused. `TRUNKLINE_FULL=1`
 //! plays every n, else the first allocation of each size in each quick case. Without libfabric the test is a counted skip.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on stops")]
@@ -25,7 +25,7 @@ static ALLOCATOR: allocator::Refusing = allocator::Refusing;
 /// Two rails of one NIC.
 struct Pair(&'static OfiFabric);
 
-/// The fabric, which is opened once: a provider takes half a second to tell what it has.
+/// The fabric, which is opened once: a provider takes half a second to list its NICs.
 fn fabric() -> Result<&'static OfiFabric, String> {
     static FOUND: OnceLock<Result<OfiFabric, String>> = OnceLock::new();
     let found = FOUND.get_or_init(|| {

@@ -46,7 +46,7 @@ impl WorkBudget {
         self.room = self.room.saturating_sub(units);
     }
 
-    /// Gives units back: a stream has shown that it is of an invited peer, so what it cost is no stranger's.
+    /// Gives units back: a stream has shown that it is of an invited peer, so its cost is no stranger's.
     pub fn refund(&mut self, units: u32) {
         self.room = self.room.saturating_add(units).min(self.burst);
     }

@@ -74,7 +74,7 @@ pub struct LinkLife {
     since: Instant,
     repeat: Repeat,
     retry: Duration,
-    /// What was asked for is given up, to be asked for anew.
+    /// A request for the link is given up, to be made again.
     renews: bool,
     mutant: Mutant,
 }
@@ -351,7 +351,7 @@ mod tests {
         assert_eq!(one.on_time(at(now + 4999), LIMIT), LinkStep::Wait);
         one.hurry(at(now + 4999));
         assert_eq!(one.on_time(at(now + 4999), LIMIT), LinkStep::Ask(8));
-        // What was asked for just now may be under way; what is older has its packets lost.
+        // The last request may be under way; of older ones the packets are lost.
         now += 5000;
         assert!(one.on_result(8));
         one.hurry(at(now));

@@ -133,7 +133,7 @@ impl StreamLife {
         }
     }
 
-    /// A stream that this end accepted, by one strand that has not said what it is.
+    /// A stream that this end accepted, by one strand that has not named its stream.
     #[must_use]
     pub fn accepted(silence: Duration, now: Instant, mutant: Mutant) -> Self {
         let mut life = Self::dialling(0, silence, now, mutant);
@@ -282,7 +282,7 @@ impl StreamLife {
             StrandEnd::Silence => !self.mutant.is("stream-never-lingers"),
             StrandEnd::Refusal => self.mutant.is("stream-lingers-when-ended"),
         };
-        // An attempt that was answered shows by itself what became of the process.
+        // An attempt that was answered shows by itself whether the process lives.
         let waited = if lingers { Duration(0) } else { Duration(u64::MAX) };
         self.state = State::Adrift { waited, looked: now };
     }

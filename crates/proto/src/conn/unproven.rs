@@ -1,4 +1,4 @@
-//! Control streams that others have opened and that have shown nothing yet: anybody who finds the listener can open one. Asked by those who
+//! Control streams that others have opened and that have shown nothing yet: any process that finds the listener can open one. Asked by those who
 //! accept streams; it ends none itself.
 
 use alloc::collections::VecDeque;
@@ -35,7 +35,7 @@ impl UnprovenStreams {
         self.streams.pop_front().map(|(oldest, _)| oldest)
     }
 
-    /// Forgets a stream that has ended, or has shown what it should.
+    /// Forgets a stream that has ended, or has proved itself.
     pub fn remove(&mut self, stream: SlotId) {
         if let Some(at) = self.streams.iter().position(|(unproven, _)| *unproven == stream) {
             self.streams.remove(at);
@@ -52,7 +52,7 @@ impl UnprovenStreams {
         (0..reads).filter_map(stream)
     }
 
-    /// The last streams that were added, at most `count`: an invited peer has often said already what it has to show.
+    /// The last streams that were added, at most `count`: an invited peer has often sent its proof already.
     pub fn newest(&self, count: usize) -> impl Iterator<Item = SlotId> {
         self.streams.iter().rev().take(count).map(|(stream, _)| *stream)
     }

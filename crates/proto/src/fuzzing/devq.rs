@@ -327,7 +327,7 @@ pub(super) fn post_box_seeds() -> Vec<Vec<u8>> {
     variants(&all)
 }
 
-/// What a rank says about its part of a window.
+/// Reports of ranks about their parts of a window.
 pub(super) fn making_report(bytes: &[u8]) {
     let given = words::<REPORT_WORDS>(bytes);
     let Ok(report) = MakingReport::from_words(&given, Mutant::NONE) else { return };

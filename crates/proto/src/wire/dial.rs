@@ -36,7 +36,7 @@ pub const EPOCHS_MAX: usize = Shape::WIRE.window() as usize;
 /// A member's public key (X25519, RFC 7748).
 pub type PublicKey = [u8; 32];
 
-/// What shows one member that a word is from another one: only the two can make it.
+/// A proof to one member that a word is from another one: only the two can make it.
 pub type Proof = [u8; 16];
 
 /// How a process is reached.

@@ -6,7 +6,7 @@ use core::fmt;
 /// Bytes of a [`ChosenFabric`].
 pub const FABRIC_BYTES: usize = 7;
 
-/// Most bytes of a [`ChosenFabric::qualifier`]; what is longer is cut.
+/// Most bytes of a [`ChosenFabric::qualifier`]; a longer one is cut.
 const QUALIFIER_MAX: usize = FABRIC_BYTES - 1;
 
 /// Names by number, from 1. Number 0 is a fabric without a number.

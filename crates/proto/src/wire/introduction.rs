@@ -17,7 +17,7 @@ const VERSION: u16 = 1;
 pub struct Introduction {
     /// Its number.
     pub rank: u32,
-    /// What only it and the rank that it speaks to can make.
+    /// A proof that only the sender and the receiving rank can make.
     pub proof: Proof,
 }
 
@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_introduction_is_refused() {
+    fn bytes_that_are_no_introduction_are_refused() {
         let bytes = Introduction { rank: 1, proof: [7; 16] }.to_bytes();
         let changed = |at: usize| {
             let mut bytes = bytes.clone();

@@ -79,7 +79,7 @@ impl Spread {
     }
 
     /// How many pieces a message of `len` bytes is cut into, where pieces are to have at least `least` and at most
-    /// `most` bytes; and the bytes of each but the last, which are whole lines. A piece is what one operation carries, 0
+    /// `most` bytes; and the bytes of each but the last, which are whole lines. A piece is the bytes that one operation carries, 0
     /// bytes for none.
     #[must_use]
     pub fn pieces(&self, len: u64, least: u64, most: u64) -> (u64, u64) {

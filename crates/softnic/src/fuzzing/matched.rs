@@ -1,4 +1,4 @@
-//! What a NIC that pairs sends with receives by their keys must do, as a model: in the order of posting for each key. Part of the list of actions on
+//! A model of a NIC that pairs sends with receives by their keys: in the order of posting for each key. Part of the list of actions on
 //! queue pairs.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -19,7 +19,7 @@ pub(super) struct MatchedModel {
     /// Receives without their send, with their keys, the oldest first.
     pub(super) receives: VecDeque<(u64, Posted)>,
     pub(super) coming: Coming,
-    /// What each receive must be filled with.
+    /// Per receive, the bytes that must fill it.
     filled: BTreeMap<u64, (Posted, Vec<u8>)>,
     /// Receives of this end that are too short for their sends.
     too_short: BTreeSet<u64>,
@@ -70,7 +70,7 @@ impl MatchedModel {
         None
     }
 
-    /// A receive has completed: where it was, and what it must have brought.
+    /// A receive has completed: where it was, and the bytes that must have arrived.
     pub(super) fn take_filled(&mut self, wr_id: u64) -> Option<(Posted, Vec<u8>)> {
         self.filled.remove(&wr_id)
     }

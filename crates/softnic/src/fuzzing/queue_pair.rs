@@ -1,6 +1,6 @@
 //! A link of two rails in one process, over each wire, driven by a list of actions. Over shared memory an action may write any word of
-//! the segments, as a hostile peer can; over TCP it may alter bytes on the way, as a hostile network can. Without such a word each end must do exactly what a model of two memories says; with
-//! one, memory that no key names and memory outside of what was posted stays as it is, and what was posted completes at most once.
+//! the segments, as a hostile peer can; over TCP it may alter bytes on the way, as a hostile network can. Without such a word each end must act exactly as a model of two memories; with
+//! one, memory that no key names and memory outside of posted operations stays as it is, and each posted operation completes at most once.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fs::File;
@@ -33,12 +33,12 @@ const READ_MAX: u64 = 128;
 const UNUSED_AT: u64 = READS_AT + PLACES * READ_MAX;
 /// Bytes that go with an operation.
 const INLINE: u64 = 96;
-/// Polls of an honest link that has nothing on its way but what the kernel still carries.
+/// Polls of an honest link that has nothing on its way but bytes that the kernel still carries.
 const POLLS_MAX: usize = 200_000;
-/// What no operation writes.
+/// A byte that no operation writes.
 const CANARY: u8 = 0xc5;
 
-/// Four bytes per action: what happens, at which end, and two numbers. The first byte of the input chooses the wire.
+/// Four bytes per action: its kind, at which end, and two numbers. The first byte of the input chooses the wire.
 pub(super) fn actions(bytes: &[u8]) {
     let Some((how, actions)) = read_actions(bytes, ACTIONS_MAX) else { return };
     let Some(mut world) = World::new(how) else { return };
@@ -54,7 +54,7 @@ pub(super) struct Posted {
     pub(super) len: u64,
 }
 
-/// What an operation must have led to when it completes.
+/// The effect that an operation must have had when it completes.
 #[derive(Debug)]
 enum Effect {
     Nothing,
@@ -76,16 +76,16 @@ struct End {
     from: (Memory, Keys),
     /// Its segment, which the peer can write.
     segment: Option<File>,
-    /// What `open` holds once all is executed.
+    /// The bytes of `open` once all is executed.
     model: Vec<u8>,
-    /// The next place of `into` for a receive, and for what is read.
+    /// The next place of `into` for a receive, and for the bytes of a read.
     next: [u64; 2],
     receives: VecDeque<Posted>,
     /// Sends of the peer that have not met a receive.
     coming: VecDeque<Vec<u8>>,
     /// Signalled operations that have not completed, oldest first.
     posted: VecDeque<(u64, Effect)>,
-    /// What each receive must be filled with.
+    /// Per receive, the bytes that must fill it.
     filled: BTreeMap<u64, (Posted, Vec<u8>)>,
     matched: MatchedModel,
     /// A completion said that the link has failed.
@@ -94,7 +94,7 @@ struct End {
 
 struct World {
     ends: [End; 2],
-    /// What is between them over TCP, in front of each end.
+    /// The relays between them over TCP, in front of each end.
     relays: Vec<WireRelay>,
     next_id: u64,
     /// A word of a segment was overwritten, or a byte on the way.
@@ -345,15 +345,7 @@ impl World {
 
     fn poll(&mut self, at: usize) {
         self.relays.iter_mut().for_each(WireRelay::carry);
-        let nothing = Completion {
-            wr_id: 0,
-            link: LinkId(0),
-            done: Done::Posted,
-            status: Status::Ok,
-            imm: None,
-            len: 0,
-        };
-        let mut out = [nothing; 4];
+        let mut out = [Completion::BLANK; 4];
         let count = self.ends[at].rail.poll(&mut out);
         for one in &out[..count] {
             self.completed(at, one);
@@ -449,7 +441,7 @@ impl World {
     /// A byte that an end sends is another one when it arrives.
     fn alter(&mut self, at: usize, after: usize, bits: u8) {
         for (number, relay) in self.relays.iter_mut().enumerate() {
-            // The relay in front of an end carries what the other one dials.
+            // The relay in front of an end carries the connections that the other one dials.
             let from = usize::from(number == at);
             relay.alter(from, Alteration { after, bits });
             self.hostile |= bits != 0;
@@ -521,7 +513,7 @@ impl World {
         }
     }
 
-    /// What holds at the end, whatever happened.
+    /// Checks the properties that hold at the end after any actions.
     fn end(mut self) {
         self.settle();
         // Behind a send that waits for its receive, nothing is executed.

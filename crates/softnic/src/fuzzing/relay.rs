@@ -9,7 +9,7 @@ const PORT: std::ops::Range<usize> = 100..102;
 /// Bytes that are carried at a time.
 const CARRIED: usize = 4096;
 
-/// What is done to one of the next bytes in a direction.
+/// A change of one of the next bytes in a direction.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Alteration {
     /// So many bytes pass before it.
@@ -45,7 +45,7 @@ impl WireRelay {
         self.alterations[from] = Some(alteration);
     }
 
-    /// Carries what has come.
+    /// Carries the bytes that have arrived.
     pub(super) fn carry(&mut self) {
         if self.sides.is_none()
             && let Ok((dials, _)) = self.listener.accept()

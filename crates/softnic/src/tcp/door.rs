@@ -67,7 +67,7 @@ struct Hall {
     strangers: Vec<Stranger>,
     /// Whose turn it is to be read.
     turn: usize,
-    /// What may be done for strangers.
+    /// The work that may be done for processes that have proved nothing.
     budget: WorkBudget,
     /// The budget's time begins here.
     opened: Instant,

@@ -50,7 +50,7 @@ impl SocketEvents {
         if self.bugs.clings.is_on() {
             return;
         }
-        // An unwatched socket is what the caller asks for.
+        // The caller asks for an unwatched socket.
         let _ = epoll::delete(&self.descriptor, socket);
     }
 }

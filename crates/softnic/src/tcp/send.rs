@@ -15,7 +15,7 @@ const FRAME: u64 = 1 << 20;
 /// Payload up to this size is copied into the buffer: that is cheaper than to send it apart, and its memory is free.
 const SMALL: u64 = 4096;
 
-/// Payload that is copied at once where the socket is not to read its memory: what the socket does not take is copied again.
+/// Payload that is copied at once where the socket is not to read its memory: bytes that the socket does not take are copied again.
 const COPIED: usize = 16 << 10;
 
 /// Emits as much of a job as fits. Call inside a guard if the job has a body.
@@ -108,7 +108,7 @@ fn send_body(stream: &mut Stream, env: &Env<'_>, job: &mut Job, budget: &mut u64
     Step::Done
 }
 
-/// Gives the socket what it takes of the first bytes of a place, of which it gets a copy.
+/// Gives the socket as many as it takes of the first bytes of a place, of which it gets a copy.
 #[cold]
 fn send_copied(stream: &mut Stream, env: &Env<'_>, place: Place, len: u64) -> (Moved, usize) {
     let mut buffer = [0; COPIED];

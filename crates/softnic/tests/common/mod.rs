@@ -4,9 +4,7 @@
 use std::net::{Ipv6Addr, SocketAddr};
 use std::time::{Duration, Instant};
 
-use trunkline_fabric::{
-    Completion, Done, Fabric, LinkAddress, LinkId, Links, Rail, RailConfig, RecvOrder, Status,
-};
+use trunkline_fabric::{Completion, Fabric, LinkAddress, LinkId, Links, Rail, RailConfig, RecvOrder};
 use trunkline_proto::time::Duration as Span;
 use trunkline_softnic::{SoftConfig, SoftFabric, SoftRail};
 
@@ -37,9 +35,7 @@ pub fn connect(a: &mut SoftRail, b: &mut SoftRail) -> (LinkId, LinkId) {
 }
 
 pub fn poll(rail: &mut SoftRail) -> Vec<Completion> {
-    let nothing =
-        Completion { wr_id: 0, link: LinkId(0), done: Done::Posted, status: Status::Ok, imm: None, len: 0 };
-    let mut out = [nothing; 32];
+    let mut out = [Completion::BLANK; 32];
     let count = rail.poll(&mut out);
     out[..count].to_vec()
 }

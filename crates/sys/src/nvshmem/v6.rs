@@ -54,7 +54,7 @@ pub struct Transport {
     pub enforce_cst_at_target: Option<Enforce<Self>>,
     /// For kernels that talk to NICs.
     pub add_device_remote_mem_handles: Option<AddHandles<Self>>,
-    /// Says what follows the next operation. It may be NULL.
+    /// Says whether operations follow the next one. It may be NULL.
     pub batch_hint: Option<BatchHint<Self>>,
 }
 

@@ -178,7 +178,7 @@ pub struct PortAttr {
 }
 
 /// `struct ibv_port_attr` of newer versions of rdma-core, which append a field. An older library fills only the part that it knows, so
-/// whoever asks sets all of it to zero first.
+/// the caller sets all of it to zero first.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub struct PortAttrEx {

@@ -123,7 +123,7 @@ pub(crate) fn send_all(net: &Net, send: Comm, seeds: usize) {
     net.finish_all(&requests);
 }
 
-/// Receives what `send_all` sends, into buffers whose lengths are made of those of their messages.
+/// Receives the messages of `send_all`, into buffers whose lengths are made of those of their messages.
 pub(crate) fn recv_all(net: &Net, recv: Comm, seeds: usize, room: impl Fn(usize) -> usize) {
     let lengths = lengths();
     let bufs: Vec<Buf> = lengths.iter().map(|&len| Buf::new(room(len).max(1))).collect();

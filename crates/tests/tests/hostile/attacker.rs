@@ -1,4 +1,4 @@
-//! An attacker's process: which attacks there are, and when they go on. What an attack does is in a file of its own.
+//! An attacker's process: which attacks there are, and when they go on. Each attack is in a file of its own.
 
 use std::time::{Duration, Instant};
 
@@ -8,7 +8,7 @@ use crate::{control, echo, exhaust, fabric_number, flood, introduce, lengths, sp
 
 /// A victim that does not answer an attack for so long is not there any more.
 const LIMIT: Duration = Duration::from_secs(10);
-/// Most bytes of what an attack has read that are told.
+/// Most bytes in a report of those that an attack has read.
 const LOOT: usize = 1 << 20;
 
 /// The result of an attack.
@@ -59,7 +59,7 @@ pub(crate) trait Attack {
     /// Frees those resources: the next window is one without the attack.
     fn pause(&mut self) {}
 
-    /// Does what the victims wait for, after the last window.
+    /// Does the acts for which the victims wait, after the last window.
     fn finish(&mut self, _: &mut AttackReport) {}
 
     /// Whether every variant was tried often enough.
@@ -70,7 +70,7 @@ pub(crate) trait Attack {
 
 /// Attacks when the test says so.
 pub(crate) fn play(name: &str, mut channel: TestChannel) {
-    // The share of the processors is the system's to give; what is measured is the victims' own work.
+    // The share of the processors is the system's to give; the test measures the victims' own work.
     let _ = rustix::process::nice(19);
     let (mut attack, cannot): (Box<dyn Attack>, _) = match name {
         "echo" => (Box::new(echo::ProofEcho::new(&mut channel, 0)), None),

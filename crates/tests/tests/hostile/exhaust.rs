@@ -1,4 +1,4 @@
-//! Holds so many connections to the store of a job that its rank 0 has no descriptor left; or says there what no rank says, with lengths that overflow, and ends
+//! Holds so many connections to the store of a job that its rank 0 has no descriptor left; or sends frames there that no rank sends, with lengths that overflow, and ends
 //! connections in the middle.
 
 use std::io::Write as _;

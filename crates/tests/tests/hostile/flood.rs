@@ -77,7 +77,7 @@ impl Attack for OpenFlood {
     }
 }
 
-/// Answers what it was not asked, for a context of the victim that its owner leaves alone.
+/// Sends answers to requests that were not made, for a context of the victim that its owner leaves alone.
 pub(crate) struct EventFlood {
     intruder: IntrudingMember,
     ended: bool,

@@ -1,4 +1,4 @@
-//! A process that was given a handle of each of a two-sided pair, as a rank is that is to connect: what it knows, and the streams that it opens.
+//! A process that was given a handle of each of a two-sided pair, as a rank is that is to connect: the handles, and the streams that it opens.
 //! The attacks on control streams are made of it.
 
 use std::os::fd::OwnedFd;

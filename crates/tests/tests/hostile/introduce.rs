@@ -1,5 +1,5 @@
 //! A rank of a job that knows the cards of all: it introduces itself as another rank, repeats introductions that it has recorded and its own,
-//! and floods the listeners with streams that introduce nobody, while the others wait for it.
+//! and floods the listeners with streams that introduce no rank, while the others wait for it.
 
 use trunkline::World;
 use trunkline::messages::{Choice, Host};
@@ -22,10 +22,10 @@ use crate::user::meet_as_stranger;
 /// Bytes of a card (docs/wire.md, "Tagged messages inside a node").
 const CARD: usize = 16 + 4 + 32 + 1 + OobAddress::MAX;
 const ME: u32 = RANKS - 1;
-/// Streams that say nothing, or what is no introduction, at a time: more than a victim lets wait.
+/// Streams that send nothing, or bytes that are no introduction, at a time: more than a victim lets wait.
 const SILENT: usize = 160;
 
-/// What the card of a victim says.
+/// The contents of a victim's card.
 struct VictimCard {
     key: PublicKey,
     address: OobAddress,
@@ -80,7 +80,7 @@ impl ForeignIntroduction {
         self.host.oob().connect(&self.victims[victim].address).ok()
     }
 
-    /// What shows a victim that this rank speaks.
+    /// The introduction that shows a victim that this rank speaks.
     fn introduction(&self, victim: usize) -> Introduction {
         let proof = self.key.prove(ProofPurpose::Tagged, &self.victims[victim].key, ME, victim as u32);
         Introduction { rank: ME, proof: proof.unwrap() }
@@ -131,7 +131,7 @@ impl Attack for ForeignIntroduction {
             if self.own[victim].is_none() && report.claims.is_empty() {
                 self.introduce_before_a_flood(victim, report);
             }
-            // The other one of the pair, with a proof of its own, with what that one has shown this rank, and with none.
+            // The other one of the pair, with a proof of its own, with the proof that this rank received, and with none.
             let other = 1 - victim;
             let own = self.introduction(victim);
             let recorded = self.own[other].as_ref().map_or([0; 16], |(_, answer)| answer.proof);

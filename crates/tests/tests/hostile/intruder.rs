@@ -1,5 +1,5 @@
 //! A member of the pair's job that means harm. Its own engine is honest; its control streams go through here, where their frames are read and
-//! others are sent beside them. What a link address or a record should not say is made here by hand, from docs/wire.md.
+//! others are sent beside them. Link addresses and records that are not valid are made here by hand, from docs/wire.md.
 
 use std::fs::File;
 use std::os::fd::OwnedFd;
@@ -43,9 +43,9 @@ struct ControlRelay {
     victim: OobAddress,
     own: Option<Io>,
     far: Option<Io>,
-    /// What the engine has shown the victim to be this member.
+    /// The proof by which the engine has shown the victim to be this member.
     proof: Option<Proof>,
-    /// What the victim has told of the engine's link.
+    /// The victim's answer to the engine's link.
     told: Option<TakenLink>,
     /// Answers to links that were asked for by hand.
     answers: Vec<(u64, Result<TakenLink, Refusal>)>,
@@ -58,7 +58,7 @@ impl ControlRelay {
         Self { listener, victim, own: None, far: None, proof: None, told: None, answers: Vec::new() }
     }
 
-    /// Passes on what waits.
+    /// Passes on the frames that wait.
     fn pump(&mut self, host: &UnixHost) {
         if let Some(own) = self.listener.accept().unwrap() {
             self.far = Some(until("a victim accepts", || host.oob().connect(&self.victim).ok()));
@@ -158,12 +158,12 @@ impl IntrudingMember {
         });
     }
 
-    /// What a victim has told of its end of the honest link.
+    /// A victim's description of its end of the honest link.
     pub(crate) fn told(&self, victim: usize) -> &TakenLink {
         self.relays[victim].told.as_ref().expect("the victim is reached")
     }
 
-    /// What shows a victim that this member speaks.
+    /// The proof that shows a victim that this member speaks.
     pub(crate) fn proof(&self, victim: usize) -> Proof {
         self.relays[victim].proof.expect("the victim is reached")
     }
@@ -216,7 +216,7 @@ impl IntrudingMember {
         self.await_answer(victim, id)
     }
 
-    /// The same without waiting: the id of what is asked for.
+    /// The same without waiting: the id of the request.
     pub(crate) fn ask(&mut self, victim: usize, stream: u8, link: Vec<u8>, ring: Option<OwnedFd>) -> u64 {
         self.asked += 1;
         let id = BY_HAND | self.asked;
@@ -251,7 +251,7 @@ impl IntrudingMember {
         self.until("the end of a record", |_| ring.outcome())
     }
 
-    /// Bytes where attacks have victims put what they read.
+    /// Bytes where attacks have victims put the bytes that they read.
     pub(crate) fn scratch(&mut self, victim: usize) -> Vec<u8> {
         self.get(victim, SCRATCH, 64)
     }

@@ -127,12 +127,12 @@ fn streams_that_prove_nothing_keep_no_link_out() {
 }
 
 #[test]
-fn frames_that_no_peer_says_end_their_link_alone() {
+fn frames_that_no_peer_sends_end_their_link_alone() {
     AttackWorld::new("stream frames").over(PairKind::OverTcp).withstand();
 }
 
 #[test]
-fn what_no_rank_says_to_a_store_changes_nothing() {
+fn frames_that_no_rank_sends_change_no_store() {
     AttackWorld::new("store speech").over(PairKind::OverTcp).with_store().withstand();
 }
 

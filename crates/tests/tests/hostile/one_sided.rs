@@ -15,7 +15,7 @@ use crate::pair::PairTraffic;
 pub(crate) const HEAP: usize = 1 << 20;
 /// Where in a heap attackers may have bytes put; the pair uses none of them.
 pub(crate) const SCRATCH: u64 = 512 << 10;
-/// A word of a heap that nobody may change.
+/// A word of a heap that no process may change.
 pub(crate) const UNTOUCHED: u64 = 8;
 /// Where the number of the message that has arrived stands.
 const FLAG: u64 = 0;

@@ -39,7 +39,7 @@ impl PairKind {
     }
 }
 
-/// How the messages of one victim travel. A step does what can be done at once; the victim repeats it.
+/// How the messages of one victim travel. A step does the work that can be done at once; the victim repeats it.
 pub(crate) trait PairTraffic {
     /// Sends a message; whether all of it was sent.
     fn send_step(&mut self, number: u64, bytes: &[u8]) -> Result<bool, String>;

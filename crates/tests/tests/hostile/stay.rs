@@ -21,7 +21,7 @@ const HELD: usize = 480;
 const SILENT: usize = 240;
 const SETTLES: Duration = Duration::from_secs(1);
 
-/// What a process says first on a control stream.
+/// The first frame of a process on a control stream.
 pub(crate) fn hello(process: ProcessId) -> Vec<u8> {
     Control::Hello { min: VERSION, max: VERSION, offer: Offer::NONE, process }.to_bytes()
 }
@@ -87,7 +87,7 @@ impl Attack for HelloStay {
             }
         }
         if self.most < HELD {
-            // Until the victims have done for them what they do for strangers, and may do as much again.
+            // Until the victims have spent their work budget on them, and have it again.
             std::thread::sleep(SETTLES);
         }
     }

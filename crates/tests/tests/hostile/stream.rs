@@ -49,7 +49,7 @@ fn port(link: &[u8]) -> SocketAddr {
     SocketAddr::from((Ipv4Addr::LOCALHOST, u16::from_le_bytes(link[PORT].try_into().unwrap())))
 }
 
-/// Connects to the ports of both victims, and shows nothing or what is no token; now and then a link of its own has to be made all the same.
+/// Connects to the ports of both victims, and shows nothing or bytes that are no token; now and then a link of its own has to be made all the same.
 pub(crate) struct StreamStrangers {
     member: IntrudingMember,
     held: [VecDeque<TcpStream>; 2],
@@ -210,7 +210,7 @@ impl StreamFrames {
         let (secret, retired) = (self.0.facts[0].private, self.0.facts[0].retired);
         let write = WRITE | LAST | AWAITED | STREAMED;
         let head = match variant {
-            // More than the heap has, of which the first bytes have a place, and what no count holds.
+            // More than the heap has, of which the first bytes have a place, and more than any count holds.
             0 => RawLink::head([write, key, link.end - 64, u64::MAX, 0, 0], 0),
             1 => RawLink::head([write, key, u64::MAX - 3, 8, 0, 0], 0),
             // Into memory in no region, and into one without rights, by its local key.
@@ -219,7 +219,7 @@ impl StreamFrames {
             // Reads whose bytes are not all in a region.
             4 => RawLink::head([READ | LAST, secret, 0, 64, 7, 0], 0),
             5 => RawLink::head([READ | LAST, key, addr, u64::MAX, 7, 0], 0),
-            // It has executed what it was not sent.
+            // It has executed a record that it was not sent.
             6 => RawLink::head([0xa0, 0, 0, 0, 0, 0], u64::MAX / 2),
             // Retired memory takes any bytes; no count of them ends.
             _ => RawLink::head([write, retired, 0, u64::MAX, 0, 0], 0),

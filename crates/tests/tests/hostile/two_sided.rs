@@ -38,7 +38,7 @@ impl GivenHandles {
     }
 }
 
-/// An end of a connection, its memory, and what is under way.
+/// An end of a connection, its memory, and its request under way.
 struct ConnectedEnd {
     comm: CommId,
     region: MrId,

@@ -1,4 +1,4 @@
-//! One of the honest pair: exchanges checked messages with the other one, serves everybody else as any such process does, and keeps secrets
+//! One of the honest pair: exchanges checked messages with the other one, serves all other processes as any such process does, and keeps secrets
 //! outside of the memory that it has registered. How the messages travel is a [`PairTraffic`].
 
 use std::sync::Arc;

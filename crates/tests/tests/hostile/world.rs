@@ -143,7 +143,7 @@ impl VictimGrowth {
     }
 }
 
-/// Which attack, and what the pair does beside its messages.
+/// Which attack, and the work of the pair beside its messages.
 pub(crate) struct AttackWorld {
     attack: &'static str,
     pair: PairKind,

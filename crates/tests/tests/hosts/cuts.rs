@@ -14,9 +14,9 @@ const RAIL_TIME: Duration = Duration::from_secs(1);
 const CONTINUES: Duration = Duration::from_secs(2);
 /// In all of them: where the machine is busy, kernels wait longer before they send again, and a cut is noticed later.
 const CONTINUES_BUSY: Duration = Duration::from_secs(2 + 4);
-/// What is no part of it: a busy machine may take long to begin, and to notice what it is to wait for.
+/// Time that is no part of it: a busy machine may take long to begin, and to notice the event that it waits for.
 const PATIENCE: Duration = Duration::from_secs(40);
-/// More than what was under way, and than what control streams and links that are made take.
+/// More than the bytes under way, and than control streams and new links take.
 const BYTES: u64 = 256 << 10;
 
 fn rounds() -> usize {
@@ -50,7 +50,7 @@ fn second_cut(testbed: &mut Testbed, peer_time: Duration, gap: Duration) {
             let (back, away) = (round % 2, 1 - round % 2);
             wait(1);
             pair.rails[back].mend();
-            // Not to wait for anything: it is what is varied.
+            // Not to wait for anything: this time is varied.
             std::thread::sleep(gap);
             pair.rails[away].cut();
             let cut = Instant::now();
@@ -90,7 +90,7 @@ fn a_while_without_any_cable_loses_no_connection() {
             for round in 0..rounds().min(20) {
                 wait_for(file, 2, peer_time);
                 pair.rails.iter().for_each(|rail| rail.cut());
-                // As long as both are cut: it is what is varied.
+                // As long as both are cut: this time is varied.
                 std::thread::sleep(dark);
                 let first = round % 2;
                 pair.rails[first].mend();

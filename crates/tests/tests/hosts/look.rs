@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Signal, kill_process};
 use trunkline_fabric::{
-    Access, Completion, Done, Extent, Fabric as _, LinkAddress, LinkError, LinkId, Links as _, Op, Purpose,
+    Access, Completion, Extent, Fabric as _, LinkAddress, LinkError, LinkId, Links as _, Op, Purpose,
     Rail as _, RailConfig, RecvOrder, Remote, RemoteKey, Source, Status,
 };
 use trunkline_mem::Memory;
@@ -76,9 +76,7 @@ impl End {
 
     /// Takes what has completed.
     fn poll(&mut self) {
-        let link = self.link;
-        let none = Completion { wr_id: 0, link, done: Done::Posted, status: Status::Ok, imm: None, len: 0 };
-        let mut out = [none; 8];
+        let mut out = [Completion::BLANK; 8];
         let count = self.rail.poll(&mut out);
         assert!(out[..count].iter().all(|one| one.status == Status::Ok), "{:?}", &out[..count]);
         self.posted -= count;

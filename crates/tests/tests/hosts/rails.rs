@@ -93,7 +93,7 @@ impl File<'_> {
         std::fs::write(self.0, b"").unwrap();
     }
 
-    /// Waits until both ends say so of what carries; how long that took.
+    /// Waits until both ends report those links and connections; returns how long that took.
     #[track_caller]
     pub(super) fn wait_until(
         &self,

@@ -27,14 +27,14 @@ const WINDOW: usize = 8;
 const IDLE: Duration = Duration::from_micros(20);
 /// How often the file is looked for.
 const LOOK_EVERY: Duration = Duration::from_millis(2);
-/// And how often it is said what carries.
+/// And how often the links and connections that carry are reported.
 const SAY_EVERY: Duration = Duration::from_millis(50);
 
 fn number(name: &str) -> Option<usize> {
     std::env::var(name).ok().map(|text| text.parse().expect("a number"))
 }
 
-/// What carries a stream at one end: links of all connections, and the connections of its control streams.
+/// The carriers of a stream at one end: links of all connections, and the connections of its control streams.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct Carrying {
     pub(crate) links: u32,
@@ -60,7 +60,7 @@ impl Carrying {
         std::fs::write(path, text).expect("a file");
     }
 
-    /// What a process has said last; `None` if it has said nothing, or is saying it now.
+    /// The last report of a process; `None` if there is none, or it is being written now.
     pub(crate) fn of(folder: &Path, role: usize) -> Option<Self> {
         let text = std::fs::read_to_string(Self::file(folder, role)).ok()?;
         let (links, word) = text.split_once(' ')?;
@@ -262,7 +262,7 @@ impl Way {
         failed
     }
 
-    /// Begins request after request until one is refused. The peer may still be alive and count what arrives, so no number
+    /// Begins request after request until one is refused. The peer may still be alive and count arrivals, so no number
     /// is used twice.
     fn wait_for_refusal(&mut self, net: &Net) -> ResultCode {
         until("a refusal", || match self.begin(net) {
@@ -285,7 +285,7 @@ struct Stream {
     ways: Vec<Way>,
     comms: Vec<(Comm, Comm)>,
     file: PathBuf,
-    /// Where it is said what carries, if anybody wants to know.
+    /// The folder for reports of the carriers, if a test reads them.
     carrying: Option<PathBuf>,
     looked: Instant,
     said: Instant,

@@ -7,7 +7,7 @@ use crate::net::{Net, logged};
 use crate::run::{Scene, Setting};
 
 scenarios! {
-    a_nic_tells_what_it_granted,
+    a_nic_logs_its_granted_depth,
 }
 
 /// Inline bytes of a request that devices take: none; less than a record; a record; as Broadcom's and Intel's.
@@ -19,7 +19,7 @@ fn over_small(name: &'static str) -> Option<Setting> {
 }
 
 #[test]
-fn messages_arrive_whatever_inline_room_a_device_has() {
+fn messages_arrive_with_any_inline_room() {
     for room in ROOMS {
         let Some(setting) = over_small("every_message_size_between_threads") else { return };
         let over = |name| over_small(name).expect("they were there").env("FAKE_VERBS_INLINE", room);
@@ -32,7 +32,7 @@ fn messages_arrive_whatever_inline_room_a_device_has() {
 
 #[test]
 fn queues_are_as_deep_as_a_device_grants() {
-    // Depth asked for, blocks that the device has, and what it grants: as mlx5 does of sixteen times the usual depth; a device that
+    // Depth asked for, blocks that the device has, and its grant: as mlx5 does of sixteen times the usual depth; a device that
     // has fewer requests than is usual.
     let cases = [
         (
@@ -43,7 +43,7 @@ fn queues_are_as_deep_as_a_device_grants() {
         (512, 256, "513 requests, 512 receives and 256 inline bytes, granted 65, 64 and 128; 64 operations"),
     ];
     for (depth, blocks, granted) in cases {
-        for name in ["a_nic_tells_what_it_granted", "every_message_size_between_threads"] {
+        for name in ["a_nic_logs_its_granted_depth", "every_message_size_between_threads"] {
             let Some(setting) = over_small(name) else { return };
             let setting = setting.env("TRUNKLINE_DEPTH", depth).env("FAKE_VERBS_BLOCKS", blocks);
             setting.env("TEST_GRANTED", granted).alone();
@@ -51,7 +51,7 @@ fn queues_are_as_deep_as_a_device_grants() {
     }
 }
 
-fn a_nic_tells_what_it_granted(scene: Scene) {
+fn a_nic_logs_its_granted_depth(scene: Scene) {
     let net = Net::start(scene.version);
     let granted = std::env::var("TEST_GRANTED").expect("what is granted");
     let lines = logged(&format!("NIC fake0: asked for queue pairs of {granted} per link"));

@@ -15,7 +15,7 @@ const NODES: &str = "/dev/infiniband";
 /// Where control groups are mounted for the test.
 const CGROUPS: &str = "/sys/fs/cgroup";
 
-/// A process that starts the plugin and tells what it says; `None`, counted as a skip, on a machine that is not ours.
+/// A process that starts the plugin and prints its log; `None`, counted as a skip, on a machine that is not ours.
 fn on_own_machine() -> Option<Setting> {
     if std::env::var_os("TRUNKLINE_TEST_MACHINE").is_none() {
         let reason = "the devices of this machine are not taken away; scripts/rxe-vm has some for that";
@@ -34,7 +34,7 @@ fn on_own_machine() -> Option<Setting> {
     Some(setting)
 }
 
-/// Files and folders that nobody finds until this is dropped.
+/// Files and folders that no process finds until this is dropped.
 struct Hidden(Vec<PathBuf>);
 
 impl Hidden {

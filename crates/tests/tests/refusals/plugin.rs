@@ -3,17 +3,13 @@
 
 use std::ffi::{c_int, c_void};
 use std::ptr;
-use std::time::{Duration, Instant};
 
 use trunkline_sys::nccl_net::v12::NetV12;
 use trunkline_sys::nccl_net::{CommConfig, HANDLE_BYTES, PTR_HOST, ResultCode};
 
-use crate::trials::{Case, Outcome};
+use crate::trials::{Case, Outcome, until};
 // Its table is linked by name.
 use trunkline_nccl as _;
-
-/// Longest that a step takes; an operation that takes longer neither succeeds nor fails.
-const LIMIT: Duration = Duration::from_secs(12);
 
 /// Runs that change nothing, after which none is taken to.
 const STEADY: u32 = 64;
@@ -70,7 +66,7 @@ impl Drop for NetContext {
     }
 }
 
-/// What is closed in the end: a listener, or one end of a connection.
+/// An object that is closed in the end: a listener, or one end of a connection.
 struct OpenObject(Opaque, fn(Opaque) -> Outcome);
 
 impl Drop for OpenObject {
@@ -87,19 +83,6 @@ impl Drop for OpenObject {
 struct Ends {
     send: OpenObject,
     recv: OpenObject,
-}
-
-fn until<T>(what: &str, mut look: impl FnMut() -> Result<Option<T>, String>) -> Result<T, String> {
-    let end = Instant::now() + LIMIT;
-    loop {
-        if let Some(found) = look()? {
-            return Ok(found);
-        }
-        if Instant::now() > end {
-            return Err(format!("{what}: that does not come"));
-        }
-        std::thread::yield_now();
-    }
 }
 
 impl Ends {

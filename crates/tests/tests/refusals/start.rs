@@ -1,16 +1,11 @@
-//! The plugin's first init, which makes what stays as long as the process: each refused allocation has a process of its own, in which the
+//! The plugin's first init, which makes objects that stay as long as the process: each refused allocation has a process of its own, in which the
 //! first run is refused, and the next ones succeed.
 
-use std::panic;
-use std::process::{Command, Output};
-use std::sync::Mutex;
+use std::process::Output;
 
-use crate::{allocator, plugin};
+use crate::{allocator, plugin, trials};
 
 const NTH: &str = "TRUNKLINE_REFUSALS_START";
-
-/// Panics of anything but the tests' own code.
-static PANICS: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
 /// The allocation that this process is to refuse, if it is a child; 0 refuses none.
 pub(crate) fn asked() -> Option<u64> {
@@ -21,12 +16,7 @@ pub(crate) fn asked() -> Option<u64> {
 pub(crate) fn play() {
     let nth = asked().unwrap_or(0);
     trunkline_mem::refuse_mappings(allocator::refuses);
-    panic::set_hook(Box::new(|info| {
-        let at = info.location().map(ToString::to_string).unwrap_or_default();
-        if !at.contains("tests/refusals/") {
-            PANICS.lock().unwrap().push(info.to_string());
-        }
-    }));
+    trials::watch_panics();
     allocator::arm(nth);
     let first = plugin::messages(512);
     let seen = end_refusals();
@@ -36,7 +26,7 @@ pub(crate) fn play() {
     for _ in 0..2 {
         plugin::messages(512).unwrap();
     }
-    let panics = PANICS.lock().unwrap();
+    let panics = trials::panics();
     assert!(panics.is_empty(), "{panics:?}");
     println!("seen {seen} live {}", large_left());
 }
@@ -52,11 +42,9 @@ pub(crate) fn large_left() -> i64 {
 }
 
 fn child(nth: u64) -> Output {
-    let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["--exact", "a_child_plays_its_trials", "--nocapture", "--test-threads=1"]);
     let traces = std::env::temp_dir().join(format!("trunkline-refusals-{}", std::process::id()));
-    command.env("TRUNKLINE_TRACE", traces);
-    command.env("RUST_BACKTRACE", "1").env(NTH, nth.to_string()).output().unwrap()
+    let mut command = trials::child_command();
+    command.env("TRUNKLINE_TRACE", traces).env(NTH, nth.to_string()).output().unwrap()
 }
 
 /// The numbers that a child has printed, or why there are none.

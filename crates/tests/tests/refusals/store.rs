@@ -1,12 +1,11 @@
 //! The store of a job: three ranks that are threads of this process meet and exchange bytes.
 
-use std::fmt::Display;
 use std::thread;
 use std::time::Duration;
 
 use trunkline_bootstrap::{Bootstrap, Environment, free_port, own};
 
-use crate::trials::{Case, Outcome};
+use crate::trials::{Case, Outcome, told};
 
 /// Longest that a step takes: ranks whose rank 0 has given up wait so long.
 const LIMIT: Duration = Duration::from_secs(2);
@@ -14,10 +13,6 @@ const RANKS: usize = 3;
 
 pub(crate) const ALL: &[Case] =
     &[("short exchanges", || exchanges(10)), ("long exchanges", || exchanges(100_000))];
-
-fn told(error: impl Display) -> String {
-    error.to_string()
-}
 
 /// All ranks give bytes to all, twice.
 fn exchanges(len: usize) -> Outcome {

@@ -1,13 +1,12 @@
 //! A world of one rank, which is this process: one-sided work, messages with a window, and windows over device queues.
 
-use std::fmt::Display;
 use std::time::Duration;
 
 use trunkline::World;
 use trunkline::device::{Mode, WindowConfig, With};
 use trunkline::messages::{Buffer, Host, Messages, Place};
 
-use crate::trials::{Case, Outcome};
+use crate::trials::{Case, Outcome, told};
 
 /// Longest that a kernel waits.
 const LIMIT: Duration = Duration::from_secs(6);
@@ -21,15 +20,11 @@ pub(crate) const ALL: &[Case] = &[
     ("windows of other processes", lent_windows),
 ];
 
-fn told(error: impl Display) -> String {
-    error.to_string()
-}
-
 fn start() -> Result<World, String> {
     World::builder().heap(HEAP).passive(false).log(|_, _| ()).start().map_err(told)
 }
 
-/// Puts, gets, strided work and what all ranks do together.
+/// Puts, gets, strided work and collective calls.
 fn one_sided() -> Outcome {
     let world = start()?;
     let words = world.alloc::<u64>(4000).map_err(told)?;

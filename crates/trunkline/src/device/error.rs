@@ -20,7 +20,7 @@ pub enum DeviceError {
     /// The engine refuses.
     #[error(transparent)]
     Engine(#[from] RmaError),
-    /// The system has no memory for what was asked for.
+    /// The system has no memory for a window.
     #[error("cannot allocate memory of a window: {0}")]
     Allocate(#[from] OutOfMemory),
     /// No queue can be had.
@@ -49,10 +49,10 @@ pub enum DeviceError {
     Elsewhere {
         /// Which.
         rank: usize,
-        /// What it reports.
+        /// The cause that it reports.
         cause: String,
     },
-    /// A rank reports what is no report.
+    /// The report of a rank is not valid.
     #[error(
         "rank {rank} reports how it made its part of a window, but not in the words of a report: do all ranks run the same version?"
     )]

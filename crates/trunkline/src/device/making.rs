@@ -1,4 +1,4 @@
-//! How a window is made, by all ranks together or by none, and what is taken back when it ends. Called by [`Devices::window`] and [`Window::free`]; kernels call nothing here.
+//! How a window is made, by all ranks together or by none, and how its parts are taken back when it ends. Called by [`Devices::window`] and [`Window::free`]; kernels call nothing here.
 //!
 //! ```text
 //! each rank                      all ranks                        each rank                      all ranks
@@ -30,7 +30,7 @@ use super::reached::ReachedData;
 use super::window::{Devices, Inner, OwnPart, Window, WindowConfig, planted};
 use crate::world::World;
 
-/// How long the end of a window waits for what its kernels have submitted, and how much longer for what is under way once its queues have ended.
+/// How long the end of a window waits for entries that its kernels have submitted, and how much longer for operations under way once its queues have ended.
 pub(super) const SETTLE_MAX: Duration = Duration::from_secs(9);
 /// See [`SETTLE_MAX`].
 pub(super) const END_MAX: Duration = Duration::from_secs(1);
@@ -38,7 +38,7 @@ pub(super) const END_MAX: Duration = Duration::from_secs(1);
 /// Words that each rank gives: its report, and its card.
 const GIVEN_WORDS: usize = REPORT_WORDS + CARD_WORDS;
 
-/// What this rank has of a window in its engine and its executor, so that all of it can be taken back.
+/// The parts of a window in this rank's engine and executor, so that all of them can be taken back.
 #[derive(Debug)]
 pub(super) struct WindowRecord {
     pub(super) heap: Option<u8>,
@@ -86,7 +86,7 @@ impl WindowRecord {
     }
 }
 
-/// A window that is being made. Dropped before it is kept, it takes back what this rank has done.
+/// A window that is being made. Dropped before it is kept, it takes back the parts that this rank has made.
 struct Making<'d> {
     devices: &'d Devices,
     record: WindowRecord,
@@ -99,7 +99,7 @@ impl Drop for Making<'_> {
             return;
         }
         let inner = &self.devices.inner;
-        // Nobody has posted anything.
+        // No operation was posted.
         inner.queues.finish(&self.record.numbers, Duration::ZERO, END_MAX);
         // Its caller hears of the first failure.
         let _ = self.record.take_back(inner);
@@ -109,7 +109,7 @@ impl Drop for Making<'_> {
 /// Queues by channel, then by lane.
 type ChannelLanes = Vec<Vec<Queue<Words>>>;
 
-/// What a rank has done alone.
+/// The parts that a rank has made alone.
 struct Prepared {
     layout: WindowLayout,
     place: PartPlace,
@@ -118,7 +118,7 @@ struct Prepared {
     card: WindowCard,
 }
 
-/// How large parts are, and where what is behind the window begins.
+/// How large parts are, and where the words behind the window begin.
 #[derive(Clone, Copy)]
 struct PartExtent {
     lengths: PartLengths,
@@ -146,7 +146,7 @@ impl PartExtent {
     }
 }
 
-/// What a rank has once it knows the others' parts.
+/// The parts that a rank has made once it knows the others' parts.
 struct Made {
     layout: WindowLayout,
     lent: Option<Lent>,
@@ -408,7 +408,7 @@ pub(super) fn agree_on_end(world: &World, is_settled: bool) -> Result<(), Device
     }
 }
 
-/// What a rank raises here, which is poisoned when it dies: in memory that begins with that offset of the window.
+/// The words that a rank raises here, which are poisoned when it dies: in memory that begins with that offset of the window.
 fn slots_of(layout: &WindowLayout, by: Member, begin: u64) -> Result<Vec<Slots>, OutOfMemory> {
     let shape = layout.shape();
     let slots = |first: Option<u64>, count: u32| {

@@ -18,7 +18,7 @@ use super::window::{Window, planted};
 pub enum Residence {
     /// In pinned memory of the host, which the GPU reads and writes over its bus, and networks reach.
     Pinned,
-    /// In the GPU's memory. Where all NICs in use reach it, the data is registered with them, and signals, counters, barriers and streams are in pinned memory. Elsewhere, what comes from other ranks lies in pinned memory beside it until its executor has brought it, and what goes to them lies in rooms of its own there.
+    /// In the GPU's memory. Where all NICs in use reach it, the data is registered with them, and signals, counters, barriers and streams are in pinned memory. Elsewhere, bytes from other ranks lie in pinned memory beside it until its executor has brought them, and bytes for other ranks lie in rooms of its own there.
     Device,
 }
 
@@ -72,7 +72,7 @@ impl PartPlace {
         Memory::try_heap(bytes).map(Self::Host)
     }
 
-    /// What the network knows, and the boxes are in: of a part that is divided, all but the data.
+    /// The memory that the network knows, and that holds the boxes: of a divided part, all but the data.
     pub(super) const fn memory(&self) -> &Memory {
         match self {
             Self::Host(memory) => memory,

@@ -33,7 +33,7 @@ pub(super) fn planted() -> Mutant {
     Mutant::NONE
 }
 
-/// What the executor of a rank's queues goes by.
+/// The network by which the executor of a rank's queues carries out entries.
 pub(super) type WindowNetwork = Courier<FlushedNetwork<Carrying>>;
 
 fn window_network(carrying: Carrying) -> Result<WindowNetwork, OutOfMemory> {
@@ -136,7 +136,7 @@ pub struct Window {
     pub(super) inner: Arc<Inner>,
     pub(super) config: WindowConfig,
     pub(super) part: OwnPart,
-    /// What of it is to be taken back.
+    /// The parts of it that are to be taken back.
     pub(super) record: WindowRecord,
     /// By channel, then by lane; none of a window whose kernels run on a GPU.
     pub(super) queues: Vec<Vec<Queue<Words>>>,
@@ -385,9 +385,9 @@ impl Window {
         let (queues, record) = (&self.inner.queues, &self.record);
         let limit = if planted().is("window-ends-at-once") { Duration::ZERO } else { SETTLE_MAX };
         let is_settled = queues.finish(&record.numbers, limit, END_MAX);
-        // Nobody puts to it, gets from it, or asks its owner for anything any more ...
+        // No rank puts to it, gets from it, or asks its owner for anything any more ...
         agree_on_end(world, is_settled)?;
-        // ... and what others have asked for here is answered.
+        // ... and the requests of others here are answered.
         let heap = record.boxes_heap();
         let is_idle =
             queues.wait_until(END_MAX, |executor| heap.is_none_or(|heap| executor.network().is_idle(heap)));

@@ -26,8 +26,8 @@ impl Buffer {
         Ok(Self(Memory::try_heap(len)?.into()))
     }
 
-    /// Bytes inside one allocation of the kind of memory that messages were started with, which checks each copy against what it has
-    /// allocated: whoever frees the allocation while a message uses it, or sends what it has freed, receives an error.
+    /// Bytes inside one allocation of the kind of memory that messages were started with, which checks each copy against the memory that it has
+    /// allocated: a caller that frees the allocation while a message uses it, or sends freed memory, receives an error.
     ///
     /// Where that kind is all private memory, no address can be checked so, and such a buffer is refused as not there: use
     /// [`Buffer::private`], or [`Buffer::from`] for a [`Memory`] of the program.

@@ -1,5 +1,5 @@
 //! Who is at the other end of a stream between two ranks of a host, shown before the stream carries anything else. Used while ranks
-//! meet; what a process says about itself is not believed without a proof, since every member of the job, and whoever asks it, can know
+//! meet; a claim of a process about itself is not believed without a proof, since every member of the job, and any process that asks it, can know
 //! all that a card says.
 
 use std::collections::BTreeSet;
@@ -27,7 +27,7 @@ pub(super) struct RankKeys {
 }
 
 impl RankKeys {
-    /// What this rank sends to another one; `None` if that one has no key.
+    /// The introduction of this rank to another one; `None` if that one has no key.
     fn introduce(&self, to: usize) -> Option<Introduction> {
         let proof = self.prove(self.rank, to)?;
         Some(Introduction { rank: u32::try_from(self.rank).ok()?, proof })
@@ -56,7 +56,7 @@ struct Unproven<S> {
     since: Instant,
 }
 
-/// What came of a look at such a stream.
+/// The outcome of a poll of such a stream.
 enum Shown {
     /// Nothing was received.
     Waits,
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn two_ranks_show_each_other_who_they_are() {
+    fn two_ranks_prove_their_numbers_to_each_other() {
         let [zero, one, _] = ranks();
         let (here, there) = stream();
         let (mut dials, mut accepts) = (Introductions::new(), Introductions::new());
@@ -242,7 +242,7 @@ mod tests {
         let (here, mut there) = stream();
         let mut dials = Introductions::new();
         assert!(dials.add_dialled(&one, here, 0));
-        // What listens is rank 2, which can show that.
+        // The listener is rank 2, which can prove that.
         assert!(send(&mut there, &two.introduce(1).unwrap()));
         assert!(dials.poll(&one).is_empty());
         _ = there.recv();

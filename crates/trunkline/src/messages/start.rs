@@ -41,7 +41,7 @@ const MEETING: Duration = Duration::from_secs(30);
 /// Bytes of a card.
 const CARD: usize = 16 + 4 + 32 + 1 + OobAddress::MAX;
 
-/// What a rank gives the others, over links that the job's store has proved.
+/// The card that a rank gives the others, over links that the job's store has proved.
 struct RankCard {
     /// The random name of its process.
     process: [u8; 16],

@@ -180,7 +180,7 @@ impl<M: IpcMemory> Messages<M> {
     ///
     /// # Errors
     /// [`MessageError::NoWindow`], at all ranks, if one gives a buffer in rows, memory that is not there, or has [`WINDOWS_MAX`] windows, or has no
-    /// memory for what it keeps of a window, which at that rank is [`MessageError::Buffer`].
+    /// memory for its tables of a window, which at that rank is [`MessageError::Buffer`].
     /// [`MessageError::Gone`].
     pub fn window(&mut self, buffer: &Buffer) -> Result<Window, MessageError> {
         let call = self.next_call();

@@ -65,7 +65,7 @@ impl<M: IpcMemory> Messages<M> {
             let begun = self.begin_window_copy(|one| {
                 from.inner().begin_copy(one.memory(), &mut batch, into.inner(), part)
             });
-            // What is under way of a copy that could not be begun as a whole ends first.
+            // The copies under way of one that could not be begun as a whole end first.
             let ended = match &batch {
                 Some(batch) => self.end_window_copy(|one| one.memory().has_ended(batch)),
                 None => Ok(()),

@@ -1,5 +1,5 @@
-//! How windows of a GPU end: what their kernels submitted is done, and nothing of them is left on the device, in the executor or at other ranks, also where they were
-//! never made whole. Over the library that stands for NVIDIA's driver, whose counts are compared; what needs no counts on a GPU as well.
+//! How windows of a GPU end: the entries that their kernels submitted are done, and nothing of them is left on the device, in the executor or at other ranks, also where they were
+//! never made whole. Over the library that stands for NVIDIA's driver, whose counts are compared; tests without counts on a GPU as well.
 
 use trunkline::World;
 use trunkline::device::gpu::Arg;
@@ -62,7 +62,7 @@ fn small() -> WindowConfig {
     WindowConfig { bytes: 4096, signals: 1, counters: 1, depth: 4, ..WindowConfig::default() }
 }
 
-/// What there is of a rank's.
+/// The live objects of a rank.
 fn counts(stand_in: &StandIn, devices: &Devices) -> (LiveCounts, usize) {
     (stand_in.live(), devices.queue_count())
 }
@@ -93,7 +93,7 @@ fn windows_of_played_gpus_leave_nothing_behind() {
     run("gpu_ends::windows_of_played_gpus_leave_nothing_behind", 2, &whole, come_and_go);
 }
 
-/// Each call of rank 1's driver fails once while a window is made: it fails at all ranks with rank 1's cause, or not at all; and what there was before is there
+/// Each call of rank 1's driver fails once while a window is made: it fails at all ranks with rank 1's cause, or not at all; and the objects of before are there
 /// again.
 pub(crate) fn fail_in_turn(world: &World, machine: &Machine) {
     let stand_in = StandIn::open();

@@ -1,4 +1,4 @@
-//! Windows in memory of a GPU that NICs reach: over the library that stands for NVIDIA's driver, whose dma-bufs software NICs map. What windows do is the same as elsewhere, and nothing of their
+//! Windows in memory of a GPU that NICs reach: over the library that stands for NVIDIA's driver, whose dma-bufs software NICs map. Windows act as elsewhere, and nothing of their
 //! data lies beside in memory of the host.
 
 use trunkline::World;
@@ -57,8 +57,8 @@ fn no_shadow_lies_beside_a_reached_gpu() {
 }
 
 #[test]
-fn a_window_on_a_reached_gpu_does_what_it_says() {
-    run("gpu_reached::a_window_on_a_reached_gpu_does_what_it_says", 2, &whole, alone);
+fn a_window_on_a_reached_gpu_keeps_its_contract() {
+    run("gpu_reached::a_window_on_a_reached_gpu_keeps_its_contract", 2, &whole, alone);
 }
 
 #[test]
@@ -77,8 +77,8 @@ fn a_rod_of_reached_gpus_is_one_rod() {
 }
 
 #[test]
-fn a_reached_gpu_gets_what_another_has() {
-    run("gpu_reached::a_reached_gpu_gets_what_another_has", 2, &whole, gets);
+fn a_reached_gpu_gets_the_bytes_of_another() {
+    run("gpu_reached::a_reached_gpu_gets_the_bytes_of_another", 2, &whole, gets);
 }
 
 #[test]
@@ -126,7 +126,7 @@ fn words_of_a_reached_gpu_are_changed_by_all() {
     run("gpu_reached::words_of_a_reached_gpu_are_changed_by_all", 2, &whole, change);
 }
 
-/// Signals, and what they tell of, where NICs hold back what they write to the GPU until it is flushed.
+/// Signals, and the bytes that they announce, where NICs hold back writes to the GPU until a flush.
 fn flushes(world: &World, machine: &Machine) {
     for exchange in [tokens, leave] {
         exchange(world, machine);

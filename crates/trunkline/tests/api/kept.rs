@@ -172,7 +172,7 @@ fn memory_of_a_gpu_that_has_no_handle_is_staged_and_counted() {
     over_driver("cuda", name, |world| every_sort("cuda", &OF_GPU, world));
 }
 
-/// Sends what lies over the seam of two segments again and again, and says how fast that was, for `scripts/on-gpu`.
+/// Sends bytes over the seam of two segments again and again, and reports the rate, for `scripts/on-gpu`.
 fn measure_stage(world: World) {
     const MIB: usize = 1 << 20;
     let number = |name, or| std::env::var(name).ok().and_then(|value| value.parse().ok()).unwrap_or(or);

@@ -90,7 +90,7 @@ impl Nvidia {
                 // SAFETY: inside of what was reserved.
                 assert_eq!(unsafe { map(base + at as u64, step, 0, handle, 0) }, 0);
             }
-            // SAFETY: what was mapped, and one description.
+            // SAFETY: memory that was mapped, and one description.
             assert_eq!(unsafe { allow(base, all, access.as_ptr(), 1) }, 0);
         });
         base as usize

@@ -1,4 +1,4 @@
-//! What a rank tells the library that stands for a driver (`crates/engine/tests/m2/stub.c`, `crates/mem/tests/ipc/stub`), and asks it.
+//! The calls of a rank to the library that stands for a driver (`crates/engine/tests/m2/stub.c`, `crates/mem/tests/ipc/stub`).
 
 use std::mem::ManuallyDrop;
 
@@ -7,7 +7,7 @@ use libloading::os::unix::Library;
 /// The library that this process has open in the driver's place.
 pub(crate) struct StandIn(ManuallyDrop<Library>);
 
-/// What there is on a device, and was not given back.
+/// The objects on a device that were not given back.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct LiveCounts {
     pub(crate) streams: u64,

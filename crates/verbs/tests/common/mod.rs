@@ -1,6 +1,8 @@
 //! What the tests of the verbs fabric share.
 #![allow(dead_code, unreachable_pub, reason = "each test uses some of it")]
 
+pub mod rails;
+
 use std::sync::OnceLock;
 
 use trunkline_verbs::{Routing, VerbsConfig, VerbsFabric};

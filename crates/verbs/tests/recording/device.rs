@@ -56,7 +56,7 @@ impl Sub for Counts {
     }
 }
 
-/// What the device takes, and by what it is reached.
+/// The limits of the device, and the addresses by which it is reached.
 #[derive(Clone, Debug)]
 pub(crate) struct Limits {
     /// Requests of its smallest kind in a queue.
@@ -400,7 +400,7 @@ unsafe extern "C" fn create_comp_channel(context: *mut Context) -> *mut CompChan
 unsafe extern "C" fn destroy_comp_channel(channel: *mut CompChannel) -> c_int {
     // SAFETY: made above.
     let channel = unsafe { Box::from_raw(channel) };
-    // SAFETY: it was given away when the channel was made, and nobody else closes it.
+    // SAFETY: it was given away when the channel was made, and no other code closes it.
     drop(unsafe { OwnedFd::from_raw_fd(channel.fd) });
     0
 }

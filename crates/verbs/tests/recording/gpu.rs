@@ -198,9 +198,7 @@ fn another(fabric: &VerbsFabric) -> (VerbsRail, LinkId) {
 
 /// What has ended on a rail, by number.
 fn ended(rail: &mut VerbsRail) -> Vec<(u64, Status)> {
-    let nothing =
-        Completion { wr_id: 0, link: LinkId(0), done: Done::Posted, status: Status::Ok, imm: None, len: 0 };
-    let mut out = [nothing; 16];
+    let mut out = [Completion::BLANK; 16];
     // What has failed is told first, and the rest goes again.
     let count = rail.poll(&mut out);
     let count = count + rail.poll(&mut out[count..]);

@@ -9,7 +9,8 @@ use trunkline_sys::verbs::wr_opcode;
 use trunkline_verbs::{Routing, VerbsConfig};
 
 use crate::device::{Limits, gid, with, within};
-use crate::{Bench, config, fabric};
+use crate::rails::rail_config;
+use crate::{Bench, fabric};
 
 /// Inline bytes of a request that devices take: none; less than a record; a record; Broadcom's and Intel's; enough for all.
 const ROOMS: [u32; 5] = [0, 32, 64, 96, 256];
@@ -55,7 +56,7 @@ fn deep(depth: u32, routing: Routing) -> VerbsConfig {
 }
 
 #[test]
-fn depth_is_what_the_device_takes_with_inline_bytes() {
+fn inline_bytes_are_reduced_before_the_depth() {
     let limits = Limits { max_qp_wr: 32_768, blocks: 32_768, ..Limits::USUAL };
     // Depth asked for and granted, and inline bytes: the usual; sixteen times as deep, where 256 inline bytes do not fit; too
     // deep for any. Where immediates go by themselves, half as deep.
@@ -75,7 +76,7 @@ fn depth_is_what_the_device_takes_with_inline_bytes() {
                 let line = &fabric.notes()[0];
                 assert!(line.starts_with("NIC stub0: asked for queue pairs of "), "{line}");
                 assert!(line.ends_with(&format!(" and {inline}; {granted} operations per link")), "{line}");
-                let deepest = RailConfig { depth: granted, recv_depth: granted, links: 1, ..config() };
+                let deepest = rail_config(granted, 1);
                 let mut rail = fabric.open(0, &deepest).unwrap();
                 let link = rail.create().unwrap();
                 let own = rail.address(link).unwrap();

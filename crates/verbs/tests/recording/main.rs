@@ -7,6 +7,8 @@ mod choices;
 mod device;
 mod gpu;
 mod limits;
+#[path = "../common/rails.rs"]
+mod rails;
 mod speeds;
 
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -14,12 +16,12 @@ use std::cell::Cell;
 use std::sync::Arc;
 
 use device::{Counts, counts, library, library_without_iovas, refuse_next, refuse_receives, tell, with};
+use rails::rail_config;
 use trunkline_fabric::{
     Access, Completion, Done, Extent, Fabric, LinkAddress, LinkError, LinkId, Links, Op, PostError, Purpose,
-    Rail, RailConfig, RecvOrder, RegisterError, Registrar, Remote, Source, Status,
+    Rail, RailConfig, RegisterError, Registrar, Remote, Source, Status,
 };
 use trunkline_mem::{Kind, Memory};
-use trunkline_proto::time::Duration;
 use trunkline_sys::verbs::{
     ACCESS_RELAXED_ORDERING, ACCESS_REMOTE_ATOMIC, ACCESS_REMOTE_READ, ACCESS_REMOTE_WRITE, event, wc_status,
 };
@@ -52,17 +54,7 @@ static COUNTING: Counting = Counting;
 const DEPTH: u32 = 64;
 
 fn config() -> RailConfig {
-    RailConfig {
-        depth: DEPTH,
-        recv_depth: DEPTH,
-        recv_order: RecvOrder::Any,
-        links: 4,
-        peer_time: Duration::secs(1),
-        rail_time: Duration::secs(1),
-        receives: false,
-        traffic_class: None,
-        many: false,
-    }
+    rail_config(DEPTH, 4)
 }
 
 fn fabric(config: VerbsConfig) -> VerbsFabric {
@@ -118,15 +110,7 @@ impl Bench {
     }
 
     fn poll(&mut self) -> Vec<Completion> {
-        let nothing = Completion {
-            wr_id: 0,
-            link: LinkId(0),
-            done: Done::Posted,
-            status: Status::Ok,
-            imm: None,
-            len: 0,
-        };
-        let mut out = [nothing; 64];
+        let mut out = [Completion::BLANK; 64];
         let count = self.rail.poll(&mut out);
         out[..count].to_vec()
     }
@@ -183,15 +167,7 @@ fn sixteen_completions_are_one_poll() {
         for round in 0..20 {
             post_writes(&mut bench, 16);
             bench.rail.flush();
-            let nothing = Completion {
-                wr_id: 0,
-                link: LinkId(0),
-                done: Done::Posted,
-                status: Status::Ok,
-                imm: None,
-                len: 0,
-            };
-            let mut out = [nothing; 64];
+            let mut out = [Completion::BLANK; 64];
             let mut told = 0;
             let (cost, allocated) = bench.cost(|bench| told = bench.rail.poll(&mut out));
             // Five of them wrote with immediate, and the other end is here too.

@@ -11,7 +11,7 @@ use trunkline_verbs::{VerbsConfig, VerbsFabric};
 
 use crate::device::{self, library};
 
-/// What the library of a thread reports of a port of four lanes.
+/// The report of a thread's library on a port of four lanes.
 #[derive(Clone, Copy)]
 struct Reported {
     speed: u8,

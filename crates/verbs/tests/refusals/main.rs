@@ -9,26 +9,26 @@ mod allocator;
 #[path = "../recording/device.rs"]
 #[allow(dead_code, reason = "not all of it is for these tests")]
 mod device;
+#[path = "../common/rails.rs"]
+mod rails;
 #[path = "../../../engine/tests/refusals/trials.rs"]
 mod trials;
 
-use std::fmt::Display;
 use std::sync::Arc;
 
 use trunkline_fabric::{
-    Access, Completion, Done, Extent, Fabric as _, LinkId, Links as _, Op, Purpose, Rail as _, RailConfig,
-    RecvOrder, Remote, Source, Status,
+    Access, Completion, Extent, Fabric as _, Links as _, Op, Purpose, Rail as _, Remote, Source, Status,
 };
 use trunkline_mem::Memory;
-use trunkline_proto::time::Duration;
 use trunkline_verbs::{VerbsConfig, VerbsFabric};
 
-use trials::{Case, Outcome};
+use rails::rail_config;
+use trials::{Case, Outcome, told};
 
 #[global_allocator]
 static ALLOCATOR: allocator::Refusing = allocator::Refusing;
 
-/// What `device` asks of speeds: the library is older than the call.
+/// The part of `speeds` that `device` uses: the library is older than the call.
 mod speeds {
     use trunkline_sys::verbs::QueryPortEx;
 
@@ -45,24 +45,6 @@ const ALL: &[Case] = &[
     ("many regions", regions),
 ];
 
-fn told(error: impl Display) -> String {
-    error.to_string()
-}
-
-fn config() -> RailConfig {
-    RailConfig {
-        depth: DEPTH,
-        recv_depth: DEPTH,
-        recv_order: RecvOrder::Any,
-        links: 4,
-        peer_time: Duration::secs(1),
-        rail_time: Duration::secs(1),
-        receives: false,
-        traffic_class: None,
-        many: false,
-    }
-}
-
 fn fabric(config: VerbsConfig) -> Result<VerbsFabric, String> {
     VerbsFabric::with_library(Arc::new(device::library()), config).map_err(told)
 }
@@ -70,7 +52,7 @@ fn fabric(config: VerbsConfig) -> Result<VerbsFabric, String> {
 /// A rail with links that are connected to themselves, and writes on each.
 fn rail(of: VerbsConfig) -> Outcome {
     let fabric = fabric(of)?;
-    let mut rail = fabric.open(0, &config()).map_err(told)?;
+    let mut rail = fabric.open(0, &rail_config(DEPTH, 4)).map_err(told)?;
     let memory = Memory::try_heap(1 << 16).map_err(told)?;
     let registrar = rail.registrar();
     let keys = registrar.register(&memory, Access::ALL, Purpose::Data).map_err(told)?;
@@ -82,15 +64,7 @@ fn rail(of: VerbsConfig) -> Outcome {
         rail.connect(link, own).map_err(told)?;
         rail.post(link, 1, Op::Write { from: Source::Region(from), to, imm: None }, true).map_err(told)?;
         rail.flush();
-        let none = Completion {
-            wr_id: 0,
-            link: LinkId(0),
-            done: Done::Posted,
-            status: Status::Ok,
-            imm: None,
-            len: 0,
-        };
-        let mut out = [none; 8];
+        let mut out = [Completion::BLANK; 8];
         if rail.poll(&mut out) != 1 || out[0].status != Status::Ok {
             return Err("the write did not complete".to_owned());
         }
@@ -102,7 +76,7 @@ fn rail(of: VerbsConfig) -> Outcome {
 /// As many registrations as tables grow for several times.
 fn regions() -> Outcome {
     let fabric = fabric(VerbsConfig::default())?;
-    let rail = fabric.open(0, &config()).map_err(told)?;
+    let rail = fabric.open(0, &rail_config(DEPTH, 4)).map_err(told)?;
     let registrar = rail.registrar();
     let memory = Memory::try_heap(64).map_err(told)?;
     let mut keys = trunkline_proto::reserve::try_vec(900).map_err(told)?;

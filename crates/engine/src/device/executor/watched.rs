@@ -35,7 +35,7 @@ impl<N: Network> Executor<N> {
         self.watched.retain(|watched| watched.memory.addr() != memory.addr());
     }
 
-    pub(super) fn look_who_lives(&mut self) {
+    pub(super) fn poison_signals_of_dead_members(&mut self) {
         let Self { watched, jobs, mutant, .. } = self;
         watched.retain(|watched| {
             if !jobs.network().is_gone(watched.member) || mutant.is("dev-waits-for-the-dead") {

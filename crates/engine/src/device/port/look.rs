@@ -1,4 +1,4 @@
-//! What an entry asks for: done at once where both ends are in this process, else what is to be begun. Called by [`port`](super) for each entry that it
+//! The work that an entry asks for: done at once where both ends are in this process, else returned to be begun. Called by [`port`](super) for each entry that it
 //! executes; begins nothing itself.
 
 use trunkline_proto::rma::atomic::Action;

@@ -13,6 +13,7 @@ use trunkline_proto::fuzzing::{Action, read_actions, variants, write_script};
 use trunkline_proto::wire::strand::{Head, Kind};
 
 use super::*;
+use crate::planted::planted;
 
 /// Actions of one input.
 const ACTIONS_MAX: usize = 96;
@@ -20,10 +21,10 @@ const SILENCE: Duration = Duration::secs(30);
 const NAME: Name = [7; 16];
 /// Connections of others.
 const STRANGERS_MAX: usize = 8;
-/// Looks at both ends in which what was sent must arrive.
+/// Looks at both ends in which sent frames must arrive.
 const LOOKS_MAX: usize = 20_000;
 
-/// Four bytes per action: what happens, at which end, and two numbers. The first byte of the input is the number of connections.
+/// Four bytes per action: its kind, at which end, and two numbers. The first byte of the input is the number of connections.
 pub(crate) fn actions(bytes: &[u8]) {
     let Some((strands, actions)) = read_actions(bytes, ACTIONS_MAX) else { return };
     let Some(mut world) = World::new(1 + strands % 3) else { return };
@@ -181,7 +182,7 @@ impl World {
         let _ = stranger.write_all(&bytes);
     }
 
-    /// What has come to one end.
+    /// Takes and checks the frames that have arrived at one end.
     fn look(&mut self, at: usize) {
         if at == 1 {
             self.accept();
@@ -211,7 +212,7 @@ impl World {
         assert!(stream.strands.len() <= 2 * STRANDS_MAX + 1, "{} connections", stream.strands.len());
     }
 
-    /// The first accepted connection that has said the name is the stream; others end, or wait for what they never say.
+    /// The first accepted connection that has said the name is the stream; others end, or wait for a name that they never send.
     fn accept(&mut self) {
         while let Ok(Some(stream)) = self.listener.accept() {
             self.others.push(stream);
@@ -297,15 +298,6 @@ impl World {
 fn forget(socket: &impl AsFd) {
     // A socket that has ended already keeps none.
     let _ = sockopt::set_socket_linger(socket, Some(std::time::Duration::ZERO));
-}
-
-/// The bug that `cargo xtask mutants` asks for, if any.
-fn planted() -> Mutant {
-    #[cfg(feature = "mutants")]
-    if let Ok(name) = std::env::var("TRUNKLINE_MUTANT") {
-        return Mutant::named(String::leak(name));
-    }
-    Mutant::NONE
 }
 
 #[cfg(test)]

@@ -8,6 +8,7 @@ use trunkline_proto::wire::strand::{HEAD, Head, Kind};
 
 use super::super::strand::QUESTIONS;
 use super::*;
+use crate::planted::planted;
 
 const SILENCE: Duration = Duration::secs(10);
 const NAME: Name = [7; 16];
@@ -20,15 +21,6 @@ fn until<T>(mut step: impl FnMut() -> Option<T>) -> T {
         }
         assert!(started.elapsed().as_secs() < 10, "it did not come");
     }
-}
-
-/// The bug that `cargo xtask mutants` asks for, if any.
-fn planted() -> Mutant {
-    #[cfg(feature = "mutants")]
-    if let Ok(name) = std::env::var("TRUNKLINE_MUTANT") {
-        return Mutant::named(String::leak(name));
-    }
-    Mutant::NONE
 }
 
 /// Loopback addresses, as if each were an interface.
@@ -160,7 +152,7 @@ fn a_stream_outlives_its_strands_and_not_its_process() {
     assert!(matches!(until(|| b.recv().map(|_| ()).err()), OobError::Closed));
 }
 
-/// Both ends keep what is sent until a path is whole again.
+/// Both ends keep sent frames until a path is whole again.
 #[test]
 fn a_stream_whose_strands_all_fell_silent_goes_on() {
     let (mut listener, mut a, mut b) = woven(2);

@@ -154,7 +154,7 @@ impl Device {
     /// [`RangeError`].
     pub fn read(&self, memory: &Memory, offset: u64, out: &mut [u8]) -> Result<(), RangeError> {
         let from = self.inner.own(memory, offset, out.len())?;
-        // SAFETY: the device's memory, and bytes that are borrowed for it alone until the copy has ended below; docs/unsafe.md says what is assumed where waiting fails.
+        // SAFETY: the device's memory, and bytes that are borrowed for it alone until the copy has ended below; docs/unsafe.md has the assumption where waiting fails.
         unsafe { self.inner.copy(out.as_mut_ptr().expose_provenance(), from, out.len(), self.inner.stream) }?;
         Ok(self.inner.wait_for(self.inner.stream)?)
     }

@@ -45,7 +45,7 @@ pub(super) struct Inner {
     stream: *mut Stream,
     /// On which nothing is.
     spare: Mutex<Vec<*mut Stream>>,
-    /// What a driver has given is of no use in a child of a fork.
+    /// The process that opened the driver: its objects are of no use in a child of a fork.
     process: Pid,
 }
 
@@ -125,7 +125,7 @@ impl Inner {
         self.cuda.check(name, code)
     }
 
-    /// Calls what gives something back. If the context cannot be made current, that is tried once more: nobody else gives it back.
+    /// Calls a function that frees an object. If the context cannot be made current, that is tried once more: no other code frees the object.
     fn give_back(
         &self,
         name: &'static str,

@@ -49,7 +49,7 @@ struct Move {
     ends: [Memory; 2],
 }
 
-/// An event, how many copies are between it and the one before, and what was lost before it.
+/// An event, how many copies are between it and the one before, and the number of those lost before it.
 struct Mark {
     event: *mut Event,
     copies: usize,

@@ -1,4 +1,4 @@
-//! Kernels: loaded from what a compiler made, found by name, and started, each on a stream that no other has meanwhile.
+//! Kernels: loaded from a compiler's output, found by name, and started, each on a stream that no other has meanwhile.
 
 use std::ffi::{CString, c_uint, c_void};
 use std::fmt;

@@ -209,7 +209,7 @@ impl Driver for CudaDriver {
             (Sort::Legacy, _) => self.export_legacy(of, sealed).map(|()| None),
             (Sort::Segment, _) => self.export_segment(of, sealed).map(Some),
         };
-        // Else a peer may read what a memset or copy of the user's has not written yet. Where nothing can be set the user is warned, and it is exported all the same.
+        // Else a peer may read bytes that a memset or copy of the user's has not written yet. Where nothing can be set the user is warned, and it is exported all the same.
         if made.is_ok() && !planted("mem-exports-asynchronous-memory") {
             let _ = self.cuda.request_sync_memops(of.device, of.base);
         }
@@ -273,7 +273,7 @@ impl Driver for CudaDriver {
     fn pin(&self, addr: usize, len: usize) -> Result<bool, Cause> {
         self.call(self.device, "cuMemHostRegister", || {
             let at = ptr::with_exposed_provenance_mut(addr);
-            // SAFETY: a range of the host that whoever calls holds until it is unpinned; the driver only pins its pages.
+            // SAFETY: a range of the host that the caller holds until it is unpinned; the driver only pins its pages.
             unsafe { (self.calls.mem_host_register)(at, len, MEM_HOST_REGISTER_PORTABLE) }
         })?;
         Ok(true)

@@ -1,4 +1,4 @@
-//! Batches of copies that are under way, each in a slot of the driver's. What a batch copies from and to is held, and what it uses of peers stays mapped,
+//! Batches of copies that are under way, each in a slot of the driver's. The memory that a batch copies from and to is held, and the imports that it uses stay mapped,
 //! until its end is known: for ever where the driver does not tell it. Nothing is allocated once a slot was used.
 
 use super::Driver;
@@ -12,13 +12,13 @@ pub(super) struct Batches {
     next: u64,
 }
 
-/// A place for a batch, and what the batch uses.
+/// A place for a batch, and the memory that the batch uses.
 #[derive(Debug, Default)]
 struct BatchSlot {
     batch: Option<Batch>,
     /// Its copies, by the devices that make them.
     shares: Vec<BatchShare>,
-    /// What it uses of peers, by the numbers of what is open.
+    /// The imports that it uses, by their numbers.
     imports: Vec<u64>,
     held: Vec<Memory>,
 }
@@ -30,7 +30,7 @@ struct Batch {
     fate: Fate,
 }
 
-/// What is known of a batch.
+/// The state of a batch.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Fate {
     UnderWay,
@@ -110,7 +110,7 @@ impl Batches {
         self.slots.iter().position(|slot| slot.batch.as_ref().is_some_and(|one| one.number == number))
     }
 
-    /// A slot has a copy more, by that device, between what is open and that memory.
+    /// A slot has a copy more, by that device, between an import and that memory.
     pub(super) fn note(
         &mut self,
         slot: usize,
@@ -192,7 +192,7 @@ impl Batches {
     /// Waits for what uses something that is open, or for all.
     ///
     /// # Errors
-    /// What the driver says: it may be used still.
+    /// The driver's error: the import may still be in use.
     pub(super) fn wait<D: Driver>(&mut self, driver: &D, import: Option<u64>) -> Result<(), Cause> {
         for (number, slot) in self.slots.iter_mut().enumerate() {
             let uses = import.is_none_or(|import| slot.imports.contains(&import));

@@ -11,7 +11,7 @@ use crate::gpu::CallError;
 /// How many there are: batches of a process that may be under way.
 pub(in crate::ipc) const COPY_SLOTS: usize = 8;
 
-/// What a driver does with streams and events that it has made, each in the context of its device.
+/// The driver's calls on streams and events that it has made, each in the context of its device.
 pub trait CopyStreams {
     /// A stream.
     type Stream;
@@ -24,10 +24,10 @@ pub trait CopyStreams {
     /// What the driver says.
     fn make_stream(&self, device: u32) -> Result<*mut Self::Stream, CallError>;
 
-    /// What cannot be given back is the driver's until the process ends.
+    /// Destroys a stream. One that cannot be destroyed is the driver's until the process ends.
     fn end_stream(&self, device: u32, stream: *mut Self::Stream);
 
-    /// An event that tells whether what is before it has ended.
+    /// An event that tells whether the copies before it have ended.
     ///
     /// # Errors
     /// What the driver says.
@@ -50,7 +50,7 @@ pub trait CopyStreams {
         copy: (usize, usize, usize),
     ) -> Result<(), CallError>;
 
-    /// Puts an event behind all that a stream has begun. What it was behind before has ended.
+    /// Puts an event behind all that a stream has begun. The copies that it was behind before have ended.
     ///
     /// # Errors
     /// What the driver says.
@@ -61,7 +61,7 @@ pub trait CopyStreams {
         stream: *mut Self::Stream,
     ) -> Result<(), CallError>;
 
-    /// Whether what was before an event has ended.
+    /// Whether the copies before an event have ended.
     ///
     /// # Errors
     /// What the driver says.
@@ -96,7 +96,7 @@ impl<S: CopyStreams> CopySlots<S> {
     /// Makes the streams and events of the device that a driver was opened for.
     ///
     /// # Errors
-    /// What the driver says; what was made stays.
+    /// The driver's error; the objects made until then stay.
     pub(in crate::ipc) fn prepare(&self, driver: &S) -> Result<(), CallError> {
         self.prepare_for(driver, self.by_default)
     }
@@ -178,7 +178,7 @@ impl<S: CopyStreams> CopySlots<S> {
         driver.wait(device, self.stream(driver, slot, device)?)
     }
 
-    /// Gives back what slots have, on which nothing is under way.
+    /// Gives back the streams and events of slots on which nothing is under way.
     pub(in crate::ipc) fn end(mut self, driver: &S) {
         for CopySlot { streams, events } in &mut self.slots {
             events.take().for_each(|(device, event)| driver.end_event(device, event));

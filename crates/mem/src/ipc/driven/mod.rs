@@ -259,7 +259,7 @@ enum Place<'a> {
 }
 
 impl Place<'_> {
-    /// The number of what is open, if it is that.
+    /// The number of an import, if the address is of one.
     fn import(self) -> Option<u64> {
         match self {
             Self::Device(At::Open(mapped, _)) => Some(mapped.number),
@@ -413,7 +413,7 @@ impl<D: Driver + 'static> IpcMemory for Driven<D> {
             To::Open(mapped, offset) => (Place::Device(At::Open(mapped, offset)), None),
             To::Memory(memory, at) => (Place::Host(of_host(memory, at, len)?), Some(memory)),
         };
-        // SAFETY: memory of the host that says how long it is, of which nobody has a reference; the batch holds it.
+        // SAFETY: memory of the host that says how long it is, to which no reference exists; the batch holds it.
         unsafe { self.begin(batch, (to, Place::Device(from)), len, held) }
     }
 

@@ -245,7 +245,7 @@ impl Driver for HipDriver {
         }
         self.call(self.device, "hipHostRegister", || {
             let at = ptr::with_exposed_provenance_mut(addr);
-            // SAFETY: a range of the host that whoever calls holds until it is unpinned; the runtime only pins its pages.
+            // SAFETY: a range of the host that the caller holds until it is unpinned; the runtime only pins its pages.
             unsafe { (self.calls.host_register)(at, len, HOST_REGISTER_PORTABLE) }
         })?;
         Ok(true)

@@ -368,7 +368,7 @@ impl IpcMemory for Xpmem {
                     To::Memory(..) | To::Open(..) => None,
                 };
                 let held = self.private.hold([to.own(), None], len)?;
-                // SAFETY: memory that says how long it is, or bytes inside a block that is held: nobody has a reference to either.
+                // SAFETY: memory that says how long it is, or bytes inside a block that is held: no reference exists to either.
                 if to_here.is_some_and(|to| unsafe { self.pull(peer, addr, to, len) }) {
                     return Ok(());
                 }

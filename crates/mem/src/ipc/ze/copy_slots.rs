@@ -13,7 +13,7 @@ use crate::ipc::driven::CopyStreams;
 
 impl ZeDrivers {
     fn end_pool(&self, pool: &Pool) {
-        // SAFETY: a pool of ours without an event, once. What it says changes nothing.
+        // SAFETY: a pool of ours without an event, once. Its result changes nothing.
         let _ = unsafe { (self.calls.event_pool_destroy)(pool.0) };
     }
 }
@@ -27,7 +27,7 @@ impl CopyStreams for ZeDrivers {
     }
 
     fn end_stream(&self, _device: u32, list: *mut ZeCommandList) {
-        // SAFETY: a list of ours, on which nothing is under way, once. What it says changes nothing.
+        // SAFETY: a list of ours, on which nothing is under way, once. Its result changes nothing.
         let _ = unsafe { (self.calls.command_list_destroy)(list) };
     }
 
@@ -60,7 +60,7 @@ impl CopyStreams for ZeDrivers {
     }
 
     fn end_event(&self, _device: u32, event: *mut ZeEvent) {
-        // SAFETY: an event of ours, once. What it says changes nothing.
+        // SAFETY: an event of ours, once. Its result changes nothing.
         let _ = unsafe { (self.calls.event_destroy)(event) };
         let pool = self.pools.lock().unwrap_or_else(PoisonError::into_inner).remove(&event.addr());
         pool.iter().for_each(|pool| self.end_pool(pool));

@@ -104,7 +104,7 @@ impl ZeDrivers {
     /// Appends a copy to a list: to where, from where and how long.
     ///
     /// # Safety
-    /// As [`Driver::begin_transfer`]; nobody else uses the list.
+    /// As [`Driver::begin_transfer`]; no other thread uses the list.
     unsafe fn append_copy(
         &self,
         list: *mut ZeCommandList,

@@ -174,7 +174,7 @@ fn an_answered_attempt_keeps_a_stream_alive() {
     assert!(life.is_over(at(500_000)), "it was killed");
 }
 
-/// It was stopped, or computed: what has come meanwhile is yet to be read.
+/// It was stopped, or computed: frames that arrived meanwhile are yet to be read.
 #[test]
 fn a_process_that_did_not_look_lingers_all_the_same() {
     let mut life = woven(1, SILENCE);
@@ -228,7 +228,7 @@ enum Stage {
     Done,
 }
 
-/// Two ends, the paths between them, and what the kernels do.
+/// Two ends, the paths between them, and the kernels' packets.
 struct World {
     lives: [StreamLife; 2],
     wires: Vec<Wire>,
@@ -254,7 +254,7 @@ impl World {
         self.mended[path] = up.then_some(now);
     }
 
-    /// What happens at one moment; an error says which promise is broken.
+    /// Plays the events of one moment; an error names the broken promise.
     fn tick(&mut self, now: u64) -> Result<(), TestCaseError> {
         while let Some(DialStep { slot, drops_oldest }) = self.lives[0].dial(at(now)) {
             let waits = |wire: &Wire| wire.slot == slot && wire.stage == Stage::Syn;
@@ -285,7 +285,7 @@ impl World {
         Ok(())
     }
 
-    /// A packet goes out, and what it brings about comes after one way or two.
+    /// A packet goes out, and its effect comes after one way or two.
     fn carry(&mut self, wire: usize, now: u64) {
         let up = self.up[self.wires[wire].slot];
         let wire = &mut self.wires[wire];
@@ -332,7 +332,7 @@ impl World {
         }
     }
 
-    /// What the kernels say of a connection that carries nothing, or whose other end has gone.
+    /// Ends a connection that carries nothing, or whose other end has gone, as the kernels do.
     fn end(&mut self, wire: usize, now: u64) {
         let wire = &mut self.wires[wire];
         let phase = match wire.stage {

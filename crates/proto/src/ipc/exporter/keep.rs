@@ -10,8 +10,8 @@ use crate::slots::SlotId;
 use crate::time::Instant;
 
 impl Exporter {
-    /// From now on at least so much may be kept, by either measure. Allocates what that takes; nothing else does. Without memory for it the
-    /// budget stays, and what is beyond it goes another way.
+    /// From now on at least so much may be kept, by either measure. Allocates the memory for that; nothing else does. Without memory for it the
+    /// budget stays, and messages beyond it take another way.
     pub fn grow(&mut self, budget: Amount) {
         let most = EXPORTS_MAX - self.config.passing;
         let entries = self.config.budget.entries.max(budget.entries.min(most));

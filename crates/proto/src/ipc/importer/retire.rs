@@ -17,8 +17,8 @@ pub struct Unmap {
 }
 
 impl Importer {
-    /// What is to be unmapped next. To be asked after any other call, until there is nothing. An item of the queue that is of no mapping any more is passed
-    /// over: what stands behind it does not wait for another call.
+    /// Returns the mapping to unmap next. To be called after any other call, until there is nothing. An item of the queue that is of no mapping any more is passed
+    /// over: the items behind it do not wait for another call.
     pub fn poll(&mut self) -> Option<Unmap> {
         while let Some(mapping) = self.unmapping.pop_front() {
             let unmap = self.begin_unmap(mapping);

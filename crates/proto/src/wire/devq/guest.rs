@@ -92,7 +92,7 @@ pub enum GuestCardError {
     /// No queue has this number, or two lanes have it.
     #[error("no queue of its own has the number {0}")]
     Queue(u32),
-    /// The system has no memory for what it names.
+    /// The system has no memory for the parts that it names.
     #[error("cannot allocate memory: {0}")]
     Memory(#[from] OutOfMemory),
     /// Words that stand for nothing are not zero.

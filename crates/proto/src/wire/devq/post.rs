@@ -87,9 +87,9 @@ const ROOM_MAX: u64 = 64 << 10;
 const ROOMS_MAX: u64 = 64 << 20;
 
 /// Rooms of a part in memory of a device: where its bytes lie while they are on their way out. Each rank has as many as there are requests of it; a request's number is its
-/// room's, so a room is used again when the one before has its bytes. The owner's own rooms are for what it puts to others.
+/// room's, so a room is used again when the one before has its bytes. The owner's own rooms are for its puts to others.
 ///
-/// What comes in never lies there, and what goes out lies nowhere else: bytes that have come beside the part and are not brought yet would be undone.
+/// Incoming bytes never lie there, and outgoing bytes lie nowhere else: bytes that have come beside the part and are not brought yet would be undone.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct PostRooms {
     first: u64,

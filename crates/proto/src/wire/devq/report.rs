@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn a_report_says_what_it_was_made_of() {
+    fn a_report_keeps_its_cause() {
         assert_eq!(MakingReport::READY.cause(), None);
         assert_eq!(MakingReport::READY.to_words(), [0; REPORT_WORDS]);
         let long = "é".repeat(200);

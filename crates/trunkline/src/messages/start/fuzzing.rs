@@ -1,4 +1,4 @@
-//! What the fuzz target of rank cards does with its input: whatever parses must print to what parses to the same.
+//! The fuzz target of rank cards: a card that parses must print to bytes that parse to the same card.
 
 use trunkline_fabric::OobAddress;
 use trunkline_proto::fuzzing::variants;

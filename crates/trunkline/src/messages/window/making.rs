@@ -1,4 +1,4 @@
-//! How a window is made: each rank tells all others of its part, maps theirs, and settles with them what holds. Called by `window`; nothing here
+//! How a window is made: each rank tells all others of its part, maps theirs, and settles with them which parts hold. Called by `window`; nothing here
 //! moves bytes.
 
 use std::collections::VecDeque;
@@ -14,10 +14,10 @@ use super::{Live, MAPPED_MAX, PENDING_MAX, Part, Pending, Reach, WINDOWS_MAX, Wi
 use crate::messages::{Buffer, MessageError, Messages};
 use crate::planted;
 
-/// What a rank tells that makes no window.
+/// The card of a rank that makes no window.
 const REFUSED: Card = Card { len: 0, part: Given::Refused };
 
-/// What a window is made of, while it is. All memory that a rank takes for it is there before the ranks agree, so that one without memory refuses and
+/// The parts of a window that is being made. All memory that a rank takes for it is there before the ranks agree, so that one without memory refuses and
 /// none waits for it.
 pub(super) struct Making {
     lent: Vec<(usize, Loan)>,
@@ -25,7 +25,7 @@ pub(super) struct Making {
     /// What others lend.
     taken: Box<[Option<Loan>]>,
     cards: Box<[Option<Card>]>,
-    /// What this rank tells each.
+    /// The cards of this rank for each other one.
     told: Box<[Card]>,
     /// Whether this rank has mapped the part of each.
     have: Box<[bool]>,
@@ -54,7 +54,7 @@ impl Making {
 }
 
 impl<M: IpcMemory> Messages<M> {
-    /// Tells all ranks near that this one makes no window, as it has no memory, and takes what they tell.
+    /// Tells all ranks near that this one makes no window, as it has no memory, and takes their cards.
     pub(super) fn refuse(&mut self, call: u64) -> Result<(), MessageError> {
         let near = self.near();
         self.give_all(call, &near, |_| REFUSED.to_bytes())?;

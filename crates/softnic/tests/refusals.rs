@@ -1,0 +1,54 @@
+//! Out of memory while the peer's records are executed: an allocator that refuses one large allocation, the one of
+//! `crates/engine/tests/refusals`.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on stops")]
+
+#[path = "../../engine/tests/refusals/allocator.rs"]
+#[allow(dead_code, reason = "not all of it is for this test")]
+mod allocator;
+mod common;
+
+use common::{connect, poll, rail_config};
+use trunkline_fabric::{Access, Completion, Extent, Fabric, Match, Op, Purpose, Rail, RailConfig, Status};
+use trunkline_mem::Memory;
+use trunkline_softnic::{SoftConfig, SoftFabric, SoftRail};
+
+#[global_allocator]
+static ALLOCATOR: allocator::Refusing = allocator::Refusing;
+
+/// More grants than a table of less than [`allocator::LARGE`] bytes keeps.
+const GRANTS: u64 = 200;
+
+/// [`Status::Other`] of a process that had no memory for a record.
+const MEMORY: u32 = 5;
+
+fn open() -> SoftRail {
+    let depth = 512;
+    let config = RailConfig { depth, recv_depth: depth, ..rail_config() };
+    SoftFabric::new(SoftConfig::default()).unwrap().open(0, &config).unwrap()
+}
+
+/// Polls a rail until one of its links has failed.
+fn poll_until_failure(rail: &mut SoftRail) -> Completion {
+    common::poll_until("a failure", || poll(rail).into_iter().find(|one| one.status != Status::Ok))
+}
+
+#[test]
+fn grants_without_memory_fail_as_out_of_memory() {
+    let (mut granting, mut keeping) = (open(), open());
+    let (at_granting, _) = connect(&mut granting, &mut keeping);
+    let keys = granting.registrar().register(&Memory::heap(64), Access::LOCAL, Purpose::Bounce).unwrap();
+    let into = Extent { key: keys.local, offset: 0, len: 64 };
+    for wr_id in 0..GRANTS {
+        let receive = Op::MatchedRecv { into, key: Match(wr_id) };
+        granting.post(at_granting, wr_id, receive, true).unwrap();
+    }
+    poll(&mut granting);
+    allocator::arm(1);
+    let kept = poll_until_failure(&mut keeping);
+    let sizes = allocator::disarm();
+    assert!(!sizes.is_empty(), "no large allocation was made");
+    assert_eq!(kept.status, Status::Other(MEMORY), "of the side without memory");
+    let granted = poll_until_failure(&mut granting);
+    assert_eq!(granted.status, Status::Other(MEMORY), "of the side that granted");
+}
