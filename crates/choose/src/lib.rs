@@ -65,7 +65,7 @@ pub enum Hardware {
 }
 
 impl Hardware {
-    /// Opens the fabric that these parameters name, or the one that this host has where they name none. `log` gets one line on the choice, one at level INFO on
+    /// Opens the fabric that these parameters name, or else the fabric of this host. `log` gets one line on the choice, one at level INFO on
     /// devices that are not used, and once per process a warning of those that should be.
     ///
     /// # Errors

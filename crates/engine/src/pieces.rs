@@ -121,7 +121,7 @@ impl SendLane {
         Ok(())
     }
 
-    /// Posts as many pieces of one message as can be posted now; false when credit ran out.
+    /// Posts the pieces of one message that can be posted now; false when credit ran out.
     fn post_rest(&mut self, rails: &mut Rails<impl Rail>, slot: u16) -> Result<bool, CommFault> {
         loop {
             let outgoing = self.outgoing[slot as usize];

@@ -293,7 +293,7 @@ impl SendLane {
         Ok(())
     }
 
-    /// Posts as many stripes of one message as can be posted now; false when credit ran out.
+    /// Posts the stripes of one message that can be posted now; false when credit ran out.
     fn post_pieces(&mut self, rails: &mut Rails<impl Rail>, slot: u16) -> Result<bool, CommFault> {
         loop {
             let outgoing = self.outgoing[slot as usize];

@@ -24,7 +24,7 @@ pub struct Completion {
 }
 
 impl Completion {
-    /// Fills an array of which [`Rail::poll`](crate::Rail::poll) overwrites as many entries as it returns.
+    /// Fills an array for [`Rail::poll`](crate::Rail::poll), which overwrites the first entries.
     pub const BLANK: Self =
         Self { wr_id: 0, link: LinkId(0), done: Done::Posted, status: Status::Ok, imm: None, len: 0 };
 }

@@ -108,7 +108,7 @@ fn send_body(stream: &mut Stream, env: &Env<'_>, job: &mut Job, budget: &mut u64
     Step::Done
 }
 
-/// Gives the socket as many as it takes of the first bytes of a place, of which it gets a copy.
+/// Gives the socket a copy of the first bytes of a place, up to the number that it takes.
 #[cold]
 fn send_copied(stream: &mut Stream, env: &Env<'_>, place: Place, len: u64) -> (Moved, usize) {
     let mut buffer = [0; COPIED];

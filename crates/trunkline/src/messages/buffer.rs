@@ -26,7 +26,7 @@ impl Buffer {
         Ok(Self(Memory::try_heap(len)?.into()))
     }
 
-    /// Bytes inside one allocation of the kind of memory that messages were started with, which checks each copy against the memory that it has
+    /// Bytes inside one allocation of the kind of memory that messages were started with. That kind checks each copy against the memory that it has
     /// allocated: a caller that frees the allocation while a message uses it, or sends freed memory, receives an error.
     ///
     /// Where that kind is all private memory, no address can be checked so, and such a buffer is refused as not there: use

@@ -1,5 +1,5 @@
 //! Who is at the other end of a stream between two ranks of a host, shown before the stream carries anything else. Used while ranks
-//! meet; a claim of a process about itself is not believed without a proof, since every member of the job, and any process that asks it, can know
+//! meet. A claim of a process about itself is not believed without a proof, since every member of the job, and any process that asks it, can know
 //! all that a card says.
 
 use std::collections::BTreeSet;

@@ -1,4 +1,4 @@
-//! How windows of a GPU end: the entries that their kernels submitted are done, and nothing of them is left on the device, in the executor or at other ranks, also where they were
+//! How windows of a GPU end: the submitted entries are done, and nothing of them is left on the device, in the executor or at other ranks, also where they were
 //! never made whole. Over the library that stands for NVIDIA's driver, whose counts are compared; tests without counts on a GPU as well.
 
 use trunkline::World;
