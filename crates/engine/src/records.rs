@@ -170,14 +170,15 @@ impl RecvLane {
         (self.flushing > 0 || !self.flushes.is_empty()) && !self.plan.mutant.is("engine-flush-needs-peer")
     }
 
-    /// Posts a flush over each link that may have brought bytes. False if it has to be called again: a link has no room, or none is there.
+    /// Posts a flush over each link that may have brought bytes. False if it has to be called again: a link has no room, or no link is left.
     pub(crate) fn post_flush(
         &mut self,
         rails: &mut Rails<impl Rail>,
         requests: &Requests,
         flush: &mut DueFlush,
     ) -> Result<bool, CommFault> {
-        let (slot, wr_id) = (usize::from(flush.slot), self.part.tag | FLUSH | u64::from(flush.slot));
+        let slot = usize::from(flush.slot);
+        let wr_id = self.part.tag | FLUSH | u64::from(flush.slot);
         if !self.paths.are_many() {
             if self.paths.lead_credits(rails) == 0 {
                 return Ok(false);

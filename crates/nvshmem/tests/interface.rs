@@ -232,7 +232,7 @@ fn passes(version: u8, scenario: &str, ways: &[(Way, usize)]) -> String {
 const ALL: [(Way, usize); 8] =
     [(AUTO, 2), (AUTO, 4), (SHM, 2), (TCP, 2), (TCP, 4), (THREE_NICS, 2), (OFI, 2), (RXM, 2)];
 
-/// A library that opens a transport by its name, and looks beside itself before `LD_LIBRARY_PATH`, as NVSHMEM's wheels have it.
+/// A library that opens a transport by its name, and searches its own folder before `LD_LIBRARY_PATH`, as NVSHMEM's wheels have it.
 const OPENER: &str = r#"
 #include <dlfcn.h>
 int is_ours(void) {

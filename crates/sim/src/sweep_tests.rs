@@ -57,7 +57,7 @@ fn memory_that_is_given_up_ends_with_its_comm() {
     }
 }
 
-/// A flush was not posted over a link whose NIC had no room, and was told as done once the others had flushed. 1 of 4,000 seeds.
+/// A flush was not posted over a link whose NIC had no room, and ended once the others had flushed. 1 of 4,000 seeds.
 #[test]
 fn a_flush_waits_for_links_without_room() {
     assert_eq!(run_seed(14_214, &options()).violation, None);

@@ -28,7 +28,7 @@ impl<M: IpcMemory, S: OobStream> Node<M, S> {
     /// Whether nothing is left: no neighbour, nothing exported, nothing mapped.
     #[must_use]
     pub fn is_closed(&self) -> bool {
-        let is_unmapped = self.opening.is_empty() && self.closing.is_empty();
+        let is_unmapped = self.mapping_work.is_done();
         self.until.is_some() && self.peers.is_empty() && self.exporter.is_gone() && is_unmapped
     }
 
@@ -77,7 +77,7 @@ impl<M: IpcMemory, S: OobStream> Node<M, S> {
             self.exporter.gone(peer.exporting, now);
         }
         if self.mutant.is("ipc-node-forgets-openings") {
-            self.opening.clear();
+            self.mapping_work.forget_openings();
         }
         self.importer.end(neighbour.0);
         for id in peer.arrivals.iter().map(|(id, _)| id).collect::<Vec<SlotId>>() {

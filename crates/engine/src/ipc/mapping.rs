@@ -8,6 +8,7 @@
 //!               +-- refused -+  at most CLOSE_TRIES times
 //! ```
 
+use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 
 use trunkline_fabric::OobStream;
@@ -18,7 +19,7 @@ use super::{Broken, Buffer, CLOSE_TRIES, Neighbour, Node};
 
 /// A mapping that the kind's thread makes.
 #[derive(Debug)]
-pub(super) struct OpeningMapping {
+struct OpeningMapping {
     mapping: MappingId,
     /// `None` until there is room for it.
     ticket: Option<MappingTicket>,
@@ -26,7 +27,7 @@ pub(super) struct OpeningMapping {
 
 /// A mapping that is not closed yet.
 #[derive(Debug)]
-pub(super) struct ClosingMapping {
+struct ClosingMapping {
     mapping: MappingId,
     step: ClosingStep,
     /// How often the driver has not closed it.
@@ -40,6 +41,26 @@ enum ClosingStep {
     Waits(Mapped),
     /// The kind's thread is asked.
     Posted(MappingTicket),
+}
+
+/// The mappings that are being made or ended.
+#[derive(Debug, Default)]
+pub(super) struct MappingWork {
+    /// Those that the kind's thread makes.
+    opening: VecDeque<OpeningMapping>,
+    /// Those that it ends, and those that the driver did not end at once.
+    closing: VecDeque<ClosingMapping>,
+}
+
+impl MappingWork {
+    pub(super) fn is_done(&self) -> bool {
+        self.opening.is_empty() && self.closing.is_empty()
+    }
+
+    /// Leaves openings without a user.
+    pub(super) fn forget_openings(&mut self) {
+        self.opening.clear();
+    }
 }
 
 impl<M: IpcMemory, S: OobStream> Node<M, S> {
@@ -56,7 +77,7 @@ impl<M: IpcMemory, S: OobStream> Node<M, S> {
     /// Maps the memory that a message needs, or posts that; a failure is returned by the importer when it resolves the name next.
     pub(super) fn map(&mut self, mapping: MappingId) {
         if self.memory.mapping_queue().is_some() {
-            self.opening.push_back(OpeningMapping { mapping, ticket: None });
+            self.mapping_work.opening.push_back(OpeningMapping { mapping, ticket: None });
             return self.post_openings();
         }
         match self.to_open(mapping) {
@@ -85,8 +106,10 @@ impl<M: IpcMemory, S: OobStream> Node<M, S> {
 
     /// Posts the mappings that wait for room, as far as there is any.
     fn post_openings(&mut self) {
-        for at in 0..self.opening.len() {
-            let Some(OpeningMapping { mapping, ticket: None }) = self.opening.get(at) else { continue };
+        for at in 0..self.mapping_work.opening.len() {
+            let Some(OpeningMapping { mapping, ticket: None }) = self.mapping_work.opening.get(at) else {
+                continue;
+            };
             let mapping = *mapping;
             let ticket = match self.to_open(mapping) {
                 Some((handle, descriptor, user)) => {
@@ -94,20 +117,20 @@ impl<M: IpcMemory, S: OobStream> Node<M, S> {
                     queue.and_then(|queue| queue.post_open(&handle, descriptor, user))
                 }
                 None => {
-                    self.opening.remove(at);
+                    self.mapping_work.opening.remove(at);
                     self.map_failed(mapping, Refusal::Other);
                     // The places of the others have changed: the next call posts them.
                     return;
                 }
             };
             if ticket.is_none() && self.mutant.is("ipc-node-drops-what-finds-no-room") {
-                self.opening.remove(at);
+                self.mapping_work.opening.remove(at);
                 return self.map_failed(mapping, Refusal::Other);
             }
             if ticket.is_none() {
                 return;
             }
-            if let Some(one) = self.opening.get_mut(at) {
+            if let Some(one) = self.mapping_work.opening.get_mut(at) {
                 one.ticket = ticket;
             }
         }
@@ -115,12 +138,12 @@ impl<M: IpcMemory, S: OobStream> Node<M, S> {
 
     /// Takes the answers about mappings that are made, and posts those that wait for room; returns whether there was any answer.
     pub(super) fn end_openings(&mut self) -> bool {
-        if self.opening.is_empty() {
+        if self.mapping_work.opening.is_empty() {
             return false;
         }
         let mut ended = false;
-        for _ in 0..self.opening.len() {
-            let Some(one) = self.opening.pop_front() else { break };
+        for _ in 0..self.mapping_work.opening.len() {
+            let Some(one) = self.mapping_work.opening.pop_front() else { break };
             let opened = match (self.memory.mapping_queue(), &one.ticket) {
                 (Some(queue), Some(ticket)) => queue.take_opened(ticket),
                 (Some(_), None) => None,
@@ -132,7 +155,7 @@ impl<M: IpcMemory, S: OobStream> Node<M, S> {
                     ended = true;
                     self.on_opened(one.mapping, opened);
                 }
-                None => self.opening.push_back(one),
+                None => self.mapping_work.opening.push_back(one),
             }
         }
         self.post_openings();
@@ -198,7 +221,7 @@ impl<M: IpcMemory, S: OobStream> Node<M, S> {
                 Ok(ticket) => ClosingStep::Posted(ticket),
                 Err(mapped) => ClosingStep::Waits(mapped),
             };
-            self.closing.push_back(ClosingMapping { mapping, step, tries });
+            self.mapping_work.closing.push_back(ClosingMapping { mapping, step, tries });
             return self.mutant.is("ipc-node-tells-before-it-unmaps");
         }
         match self.memory.close(mapped) {
@@ -214,14 +237,16 @@ impl<M: IpcMemory, S: OobStream> Node<M, S> {
     fn on_not_closed(&mut self, mapping: MappingId, left: NotClosed, tries: u8) {
         self.counts.unmap_failures += u64::from(tries == 0);
         let step = ClosingStep::Waits(left.mapped);
-        self.closing.push_back(ClosingMapping { mapping, step, tries: tries + 1 });
+        self.mapping_work.closing.push_back(ClosingMapping { mapping, step, tries: tries + 1 });
     }
 
     /// Takes the answers about mappings that are ended, and closes again, or leaves behind, those that the driver did not close; returns whether there was any answer.
     pub(super) fn end_closings(&mut self) -> bool {
         let mut ended = false;
-        for _ in 0..self.closing.len() {
-            let Some(ClosingMapping { mapping, step, tries }) = self.closing.pop_front() else { break };
+        for _ in 0..self.mapping_work.closing.len() {
+            let Some(ClosingMapping { mapping, step, tries }) = self.mapping_work.closing.pop_front() else {
+                break;
+            };
             match step {
                 ClosingStep::Waits(_) if tries >= CLOSE_TRIES => {
                     self.counts.leaks += 1;
@@ -249,7 +274,7 @@ impl<M: IpcMemory, S: OobStream> Node<M, S> {
         match queue.take_closed(&ticket) {
             None => {
                 let step = ClosingStep::Posted(ticket);
-                self.closing.push_back(ClosingMapping { mapping, step, tries });
+                self.mapping_work.closing.push_back(ClosingMapping { mapping, step, tries });
                 return false;
             }
             Some(Ok(())) => self.on_unmapped(mapping),

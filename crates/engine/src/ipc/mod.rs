@@ -26,7 +26,6 @@ mod node;
 mod notice;
 mod seen;
 mod send;
-mod work;
 
 pub use arrival::ArrivalId;
 pub use buffer::Buffer;

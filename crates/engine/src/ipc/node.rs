@@ -5,16 +5,18 @@ use std::collections::VecDeque;
 use trunkline_fabric::OobStream;
 use trunkline_mem::ipc::{IpcMemory, Passing, User};
 use trunkline_proto::intervals::Span;
-use trunkline_proto::ipc::exporter::{Amount, Config as Exporting, Exporter};
+use trunkline_proto::ipc::exporter::{Amount, Command, Config as Exporting, Exporter};
 use trunkline_proto::ipc::importer::{Importer, Place, Way};
 use trunkline_proto::mutant::Mutant;
 use trunkline_proto::time::{Duration, Instant};
-use trunkline_proto::wire::ipc::{Hello, Message};
+use trunkline_proto::wire::ipc::{Hello, Message, NAMES_MAX, Name};
 
 use super::exports::Exports;
-use super::mapping::{ClosingMapping, OpeningMapping};
+use super::mapping::MappingWork;
 use super::neighbour::{Peer, Peers};
-use super::{ArrivalId, Broken, JoinError, Neighbour, Notice, OPERATIONS_MAX};
+use super::{
+    ArrivalId, Broken, JoinError, NAMES_ASKED_MAX, Neighbour, Notice, OPERATIONS_MAX, WORK_PER_CALL,
+};
 
 /// What a node may do.
 #[derive(Clone, Copy, Debug)]
@@ -85,10 +87,7 @@ pub struct Node<M, S> {
     /// What is being received.
     pub(super) copying: VecDeque<ArrivalId>,
     pub(super) notices: VecDeque<Notice>,
-    /// Mappings that the kind's thread makes.
-    pub(super) opening: VecDeque<OpeningMapping>,
-    /// Mappings that it ends, and those that the driver did not end at once.
-    pub(super) closing: VecDeque<ClosingMapping>,
+    pub(super) mapping_work: MappingWork,
     pub(super) counts: Counts,
     /// Once the node is closed: when neighbours that have not left are given up.
     pub(super) until: Option<Instant>,
@@ -113,8 +112,7 @@ impl<M: IpcMemory, S: OobStream> Node<M, S> {
             peers: Peers::new(),
             copying: VecDeque::new(),
             notices: VecDeque::new(),
-            opening: VecDeque::new(),
-            closing: VecDeque::new(),
+            mapping_work: MappingWork::default(),
             counts: Counts::default(),
             until: None,
             mutant: config.mutant,
@@ -233,5 +231,74 @@ impl<M: IpcMemory, S: OobStream> Node<M, S> {
         if let Some(peer) = self.peers.get_mut(neighbour).filter(|peer| peer.broken.is_none()) {
             peer.broken = Some(broken);
         }
+    }
+}
+
+impl<M: IpcMemory, S: OobStream> Node<M, S> {
+    /// Calls the driver for what is over; whether there was anything.
+    pub(super) fn work(&mut self, now: Instant) -> bool {
+        let mut worked = self.end_openings() | self.end_closings();
+        for _ in 0..WORK_PER_CALL {
+            let Some(unmap) = self.importer.poll() else { break };
+            worked = true;
+            self.unmap(unmap);
+        }
+        for _ in 0..WORK_PER_CALL {
+            let Some(command) = self.exporter.poll(now) else { break };
+            worked = true;
+            match command {
+                Command::Unexport(name) => self.unexport(name),
+                Command::Query(query) => {
+                    let there = self.find(query.address() as usize).ok();
+                    self.exporter.queried(query, there);
+                }
+            }
+        }
+        worked
+    }
+
+    fn unexport(&mut self, name: Name) {
+        match self.exports.take(name).map(|export| self.memory.unexport(export)) {
+            Some(Ok(())) => self.counts.unexports += 1,
+            // It is not exported any more as far as anybody can tell.
+            Some(Err(_)) | None => self.counts.export_failures += 1,
+        }
+        // The exporter said so itself.
+        let _ = self.exporter.unexported(name);
+    }
+
+    /// Tells neighbours what they are to let go, and what was let go of theirs; whether there was anything.
+    pub(super) fn tell(&mut self) -> bool {
+        let mut told = false;
+        for place in 0..self.peers.places() {
+            let Some(neighbour) = self.peers.at(place) else { continue };
+            told |= self.ask_back(neighbour);
+            while let Some(names) = self.importer.retired(neighbour.0) {
+                told = true;
+                let Some(peer) = self.peers.get_mut(neighbour) else { break };
+                if !self.mutant.is("ipc-node-keeps-handles") {
+                    names.get().iter().for_each(|name| peer.imports.forget(*name));
+                }
+                peer.say(&Message::Retired(names), None);
+            }
+        }
+        told
+    }
+
+    /// Asks a neighbour for what it is to let go, as far as it may be asked at once.
+    pub(super) fn ask_back(&mut self, neighbour: Neighbour) -> bool {
+        let mut asked = false;
+        let Some(peer) = self.peers.get_mut(neighbour).filter(|peer| Peer::is_there(peer)) else {
+            return false;
+        };
+        // One question more has as many names as a message takes.
+        while peer.asked + NAMES_MAX <= NAMES_ASKED_MAX
+            && let Some(names) = self.exporter.retire(peer.exporting)
+        {
+            asked = true;
+            peer.asked += names.get().len();
+            peer.say(&Message::Retire(names), None);
+        }
+        asked
     }
 }

@@ -95,7 +95,7 @@ impl Kind {
     /// Memory is opened and closed by [`Kind::serve_mappings`] alone from now on.
     #[allow(dead_code, reason = "not all who share this file ask")]
     pub(crate) fn map_beside(&self) {
-        self.mapping.set(MappingQueue::new()).unwrap();
+        self.mapping.set(MappingQueue::new().unwrap()).unwrap();
     }
 
     /// Carries out all requests to open and close; returns how many there were.

@@ -8,6 +8,7 @@ use std::os::fd::OwnedFd;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 use trunkline_proto::limits::MAPPING_REQUESTS_MAX;
+use trunkline_proto::reserve::{OutOfMemory, try_deque, try_vec};
 
 use super::{Handle, IpcMemory, Mapped, NotClosed, OpenError, User};
 
@@ -61,13 +62,13 @@ impl MappingRequest {
 /// The requests of one kind, and their answers.
 #[derive(Debug)]
 pub struct MappingQueue {
-    state: Mutex<QueueState>,
+    state: Mutex<QueuedRequests>,
     /// Signalled when a request is posted, or the queue ends.
     wake: Condvar,
 }
 
 #[derive(Debug)]
-struct QueueState {
+struct QueuedRequests {
     posted: VecDeque<(u64, MappingRequest)>,
     answers: Vec<(u64, MappingAnswer)>,
     /// Requests that were posted and whose answers were not taken.
@@ -76,9 +77,9 @@ struct QueueState {
     is_over: bool,
 }
 
-impl QueueState {
+impl QueuedRequests {
     /// A ticket for one more request, if there is room.
-    fn reserve(&mut self) -> Option<MappingTicket> {
+    fn reserve_ticket(&mut self) -> Option<MappingTicket> {
         if self.outstanding >= MAPPING_REQUESTS_MAX || self.is_over {
             return None;
         }
@@ -88,23 +89,19 @@ impl QueueState {
     }
 }
 
-impl Default for MappingQueue {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
 impl MappingQueue {
     /// One without requests.
-    #[must_use]
-    pub fn new() -> Self {
-        let posted = VecDeque::with_capacity(MAPPING_REQUESTS_MAX);
-        let answers = Vec::with_capacity(MAPPING_REQUESTS_MAX);
-        let state = QueueState { posted, answers, outstanding: 0, next: 0, is_over: false };
-        Self { state: Mutex::new(state), wake: Condvar::new() }
+    ///
+    /// # Errors
+    /// [`OutOfMemory`].
+    pub fn new() -> Result<Self, OutOfMemory> {
+        let posted = try_deque(MAPPING_REQUESTS_MAX)?;
+        let answers = try_vec(MAPPING_REQUESTS_MAX)?;
+        let state = QueuedRequests { posted, answers, outstanding: 0, next: 0, is_over: false };
+        Ok(Self { state: Mutex::new(state), wake: Condvar::new() })
     }
 
-    fn state(&self) -> MutexGuard<'_, QueueState> {
+    fn lock_requests(&self) -> MutexGuard<'_, QueuedRequests> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -115,8 +112,8 @@ impl MappingQueue {
         descriptor: Option<OwnedFd>,
         user: User,
     ) -> Option<MappingTicket> {
-        let mut state = self.state();
-        let ticket = state.reserve()?;
+        let mut state = self.lock_requests();
+        let ticket = state.reserve_ticket()?;
         state.posted.push_back((ticket.0, MappingRequest::Open { handle: *handle, descriptor, user }));
         drop(state);
         self.wake.notify_one();
@@ -128,8 +125,8 @@ impl MappingQueue {
     /// # Errors
     /// The mapping, if the queue is full: post again once an answer was taken.
     pub fn post_close(&self, mapped: Mapped) -> Result<MappingTicket, Mapped> {
-        let mut state = self.state();
-        let Some(ticket) = state.reserve() else { return Err(mapped) };
+        let mut state = self.lock_requests();
+        let Some(ticket) = state.reserve_ticket() else { return Err(mapped) };
         state.posted.push_back((ticket.0, MappingRequest::Close(mapped)));
         drop(state);
         self.wake.notify_one();
@@ -138,16 +135,16 @@ impl MappingQueue {
 
     /// Posts a request to make the streams and events of a device's copies; returns whether there was room.
     pub(super) fn post_prepare(&self, device: u32) -> bool {
-        let mut state = self.state();
-        let Some(ticket) = state.reserve() else { return false };
+        let mut state = self.lock_requests();
+        let Some(ticket) = state.reserve_ticket() else { return false };
         state.posted.push_back((ticket.0, MappingRequest::Prepare(device)));
         drop(state);
         self.wake.notify_one();
         true
     }
 
-    fn take(&self, ticket: &MappingTicket) -> Option<MappingAnswer> {
-        let mut state = self.state();
+    fn take_answer(&self, ticket: &MappingTicket) -> Option<MappingAnswer> {
+        let mut state = self.lock_requests();
         let at = state.answers.iter().position(|(number, _)| *number == ticket.0)?;
         state.outstanding -= 1;
         Some(state.answers.swap_remove(at).1)
@@ -155,7 +152,7 @@ impl MappingQueue {
 
     /// Takes the answer to a request to open, if there is one. The ticket is over then. Never waits.
     pub fn take_opened(&self, ticket: &MappingTicket) -> Option<Result<Mapped, OpenError>> {
-        match self.take(ticket)? {
+        match self.take_answer(ticket)? {
             MappingAnswer::Opened(opened) => Some(opened),
             MappingAnswer::Closed(_) | MappingAnswer::Prepared => None,
         }
@@ -163,7 +160,7 @@ impl MappingQueue {
 
     /// Takes the answer to a request to close, if there is one. The ticket is over then. Never waits.
     pub fn take_closed(&self, ticket: &MappingTicket) -> Option<Result<(), NotClosed>> {
-        match self.take(ticket)? {
+        match self.take_answer(ticket)? {
             MappingAnswer::Closed(closed) => Some(closed),
             MappingAnswer::Opened(_) | MappingAnswer::Prepared => None,
         }
@@ -171,9 +168,9 @@ impl MappingQueue {
 
     /// Carries out the oldest posted request, if there is one; returns whether there was.
     pub fn serve_one(&self, carry_out: impl FnOnce(MappingRequest) -> MappingAnswer) -> bool {
-        let Some((number, request)) = self.state().posted.pop_front() else { return false };
+        let Some((number, request)) = self.lock_requests().posted.pop_front() else { return false };
         let answer = carry_out(request);
-        let mut state = self.state();
+        let mut state = self.lock_requests();
         match answer {
             MappingAnswer::Prepared => state.outstanding -= 1,
             answer => state.answers.push((number, answer)),
@@ -181,10 +178,10 @@ impl MappingQueue {
         true
     }
 
-    /// Carries out all posted requests, and waits for more, until [`MappingQueue::end`].
-    pub(super) fn serve(&self, mut carry_out: impl FnMut(MappingRequest) -> MappingAnswer) {
+    /// Carries out all posted requests, and waits for more, until [`MappingQueue::end_service`].
+    pub(super) fn serve_requests(&self, mut carry_out: impl FnMut(MappingRequest) -> MappingAnswer) {
         loop {
-            let mut state = self.state();
+            let mut state = self.lock_requests();
             while state.posted.is_empty() && !state.is_over {
                 state = self.wake.wait(state).unwrap_or_else(PoisonError::into_inner);
             }
@@ -197,8 +194,8 @@ impl MappingQueue {
     }
 
     /// Ends the queue: no further request is carried out than the one under way.
-    pub(super) fn end(&self) {
-        self.state().is_over = true;
+    pub(super) fn end_service(&self) {
+        self.lock_requests().is_over = true;
         self.wake.notify_all();
     }
 }
@@ -229,7 +226,7 @@ mod tests {
 
     #[test]
     fn each_ticket_gets_its_own_answer_once() {
-        let queue = MappingQueue::new();
+        let queue = MappingQueue::new().unwrap();
         let [first, second] = [7, 8].map(|number| queue.post_close(mapped(number)).unwrap());
         assert_eq!(number(queue.take_closed(&first)), None, "it was not carried out");
         assert!(queue.serve_one(refuse) && queue.serve_one(refuse) && !queue.serve_one(refuse));
@@ -240,7 +237,7 @@ mod tests {
 
     #[test]
     fn full_queue_gives_requests_back_until_an_answer_is_taken() {
-        let queue = MappingQueue::new();
+        let queue = MappingQueue::new().unwrap();
         let tickets: Vec<MappingTicket> = (0..MAPPING_REQUESTS_MAX as u64)
             .map(|number| queue.post_close(mapped(number)).unwrap())
             .collect();
@@ -254,7 +251,7 @@ mod tests {
 
     #[test]
     fn request_without_an_answer_gives_its_place_back() {
-        let queue = MappingQueue::new();
+        let queue = MappingQueue::new().unwrap();
         for _ in 0..2 * MAPPING_REQUESTS_MAX {
             assert!(queue.post_prepare(3) && queue.serve_one(refuse));
         }
@@ -262,9 +259,9 @@ mod tests {
 
     #[test]
     fn thread_carries_out_requests_until_the_queue_ends() {
-        let queue = MappingQueue::new();
+        let queue = MappingQueue::new().unwrap();
         std::thread::scope(|scope| {
-            let thread = scope.spawn(|| queue.serve(refuse));
+            let thread = scope.spawn(|| queue.serve_requests(refuse));
             let ticket = queue.post_close(mapped(5)).unwrap();
             let answer = loop {
                 match queue.take_closed(&ticket) {
@@ -273,7 +270,7 @@ mod tests {
                 }
             };
             assert_eq!(number(answer), Some(5));
-            queue.end();
+            queue.end_service();
             thread.join().unwrap();
         });
         assert_eq!(queue.post_close(mapped(6)), Err(mapped(6)), "no thread would carry it out");

@@ -21,20 +21,21 @@ impl MappingThread {
     ///
     /// # Errors
     /// The system's error.
-    pub(super) fn start(
+    pub(super) fn start_thread(
         here: &Arc<Here>,
         carry_out: impl FnMut(MappingRequest) -> MappingAnswer + Send + 'static,
     ) -> Result<Self, Cause> {
-        let queue = Arc::new(MappingQueue::new());
+        let queue =
+            Arc::new(MappingQueue::new().map_err(|_| Cause::System { call: "malloc", code: libc::ENOMEM })?);
         let served = Arc::clone(&queue);
         let thread = Builder::new().name("trunkline-map".to_owned());
-        let thread = thread.spawn(move || served.serve(carry_out));
+        let thread = thread.spawn(move || served.serve_requests(carry_out));
         let thread = thread.map_err(|error| Cause::system("pthread_create", &error))?;
         Ok(Self { queue, here: Arc::clone(here), thread: Some(thread) })
     }
 
     /// Its requests.
-    pub(super) fn queue(&self) -> &MappingQueue {
+    pub(super) fn mapping_queue(&self) -> &MappingQueue {
         &self.queue
     }
 }
@@ -46,7 +47,7 @@ impl Drop for MappingThread {
         if self.here.is_child() {
             return std::mem::forget(thread);
         }
-        self.queue.end();
+        self.queue.end_service();
         // One that panicked has ended, too.
         let _ = thread.join();
     }

@@ -36,8 +36,9 @@ pub(super) struct DriverMappings<D: Driver> {
 
 impl<D: Driver> DriverMappings<D> {
     pub(super) fn new(driver: Arc<D>, here: Arc<Here>, process: u64) -> Self {
-        let (imports, batches) = (RwLock::new(Imports::new()), Mutex::new(Batches::of(COPY_SLOTS)));
-        let prepared = PreparedDevices::of(driver.device_for(None));
+        let imports = RwLock::new(Imports::new());
+        let batches = Mutex::new(Batches::of(COPY_SLOTS));
+        let prepared = PreparedDevices::with_device(driver.device_for(None));
         Self { driver, here, process, turn: Mutex::default(), imports, batches, prepared }
     }
 
@@ -46,15 +47,15 @@ impl<D: Driver> DriverMappings<D> {
         if planted("mem-gpu-goes-on-in-children") { Ok(()) } else { self.here.check() }
     }
 
-    pub(super) fn imports(&self) -> RwLockReadGuard<'_, Imports<D::Opened>> {
+    pub(super) fn read_imports(&self) -> RwLockReadGuard<'_, Imports<D::Opened>> {
         self.imports.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn imports_mut(&self) -> RwLockWriteGuard<'_, Imports<D::Opened>> {
+    fn write_imports(&self) -> RwLockWriteGuard<'_, Imports<D::Opened>> {
         self.imports.write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn batches(&self) -> MutexGuard<'_, Batches> {
+    pub(super) fn lock_batches(&self) -> MutexGuard<'_, Batches> {
         self.batches.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -62,19 +63,19 @@ impl<D: Driver> DriverMappings<D> {
     pub(super) fn carry_out(&self, request: MappingRequest) -> MappingAnswer {
         match request {
             MappingRequest::Open { handle, descriptor, user } => {
-                MappingAnswer::Opened(self.open(&handle, descriptor, user))
+                MappingAnswer::Opened(self.open_handle(&handle, descriptor, user))
             }
             MappingRequest::Close(mapped) => MappingAnswer::Closed(self.close_beside(mapped)),
             MappingRequest::Prepare(device) => {
-                let made = self.prepare(device);
-                self.prepared.answer(device, made);
+                let made = self.prepare_device(device);
+                self.prepared.note_answer(device, made);
                 MappingAnswer::Prepared
             }
         }
     }
 
     /// Makes the streams and events of a device's copies.
-    fn prepare(&self, device: u32) -> Result<(), Cause> {
+    fn prepare_device(&self, device: u32) -> Result<(), Cause> {
         self.check_process()?;
         Ok(self.driver.slots().prepare_for(&*self.driver, device)?)
     }
@@ -83,7 +84,7 @@ impl<D: Driver> DriverMappings<D> {
     ///
     /// # Errors
     /// [`OpenError`].
-    pub(super) fn open(
+    pub(super) fn open_handle(
         &self,
         handle: &Handle,
         descriptor: Option<OwnedFd>,
@@ -100,22 +101,22 @@ impl<D: Driver> DriverMappings<D> {
         });
         let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
         let conflicts = self.driver.conflicts(sealed.kind);
-        let stale = self.imports().in_the_way(&sealed, device).filter(|_| conflicts);
+        let stale = self.read_imports().in_the_way(&sealed, device).filter(|_| conflicts);
         match stale {
             Some(stale) if stale == sealed.id => return Err(OpenError::AlreadyMapped),
             Some(stale) => return Err(OpenError::Overlap { stale, wanted: sealed.id }),
             None => {}
         }
-        if let Some(device) = device.filter(|device| !self.prepared.has(*device)) {
-            self.prepare(device).map_err(OpenError::Other)?;
-            self.prepared.answer(device, Ok(()));
+        if let Some(device) = device.filter(|device| !self.prepared.is_prepared(*device)) {
+            self.prepare_device(device).map_err(OpenError::Other)?;
+            self.prepared.note_answer(device, Ok(()));
         }
         let (addr, opened) = self.driver.open(&sealed, descriptor, device)?;
         // A peer's word for the length would have copies go beyond what is mapped.
         let wrong = match self.driver.maps(addr, sealed.len) {
-            Ok(true) => return Ok(self.imports_mut().add(&sealed, device, addr, opened)),
+            Ok(true) => return Ok(self.write_imports().add(&sealed, device, addr, opened)),
             Ok(false) if planted("mem-gpu-believes-lengths") => {
-                return Ok(self.imports_mut().add(&sealed, device, addr, opened));
+                return Ok(self.write_imports().add(&sealed, device, addr, opened));
             }
             Ok(false) => HandleError::Value("length").into(),
             Err(cause) => OpenError::Other(cause),
@@ -128,25 +129,25 @@ impl<D: Driver> DriverMappings<D> {
     ///
     /// # Errors
     /// [`NotClosed`].
-    pub(super) fn close(&self, mapped: Mapped) -> Result<(), NotClosed> {
+    pub(super) fn close_mapping(&self, mapped: Mapped) -> Result<(), NotClosed> {
         if self.check_process().is_err() {
             return Err(NotClosed { mapped, error: CloseError::Unknown });
         }
         let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
         // No copy can begin on it any more, as the caller has given it away. A caller that has polled for the ends of its copies does not wait here.
-        if let Err(cause) = self.batches().wait(&*self.driver, Some(mapped.number)) {
+        if let Err(cause) = self.lock_batches().wait(&*self.driver, Some(mapped.number)) {
             return Err(NotClosed { mapped, error: CloseError::Other(cause) });
         }
-        self.end(mapped)
+        self.unmap_import(mapped)
     }
 
     /// The same while another thread copies, which this call does not delay.
     fn close_beside(&self, mapped: Mapped) -> Result<(), NotClosed> {
         if planted("mem-gpu-waits-under-a-lock") {
-            return self.close(mapped);
+            return self.close_mapping(mapped);
         }
         loop {
-            let is_used = self.batches().poll_users(&*self.driver, mapped.number);
+            let is_used = self.lock_batches().poll_users(&*self.driver, mapped.number);
             match is_used {
                 Ok(false) => break,
                 Ok(true) => std::thread::sleep(POLL),
@@ -154,17 +155,17 @@ impl<D: Driver> DriverMappings<D> {
             }
         }
         let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
-        self.end(mapped)
+        self.unmap_import(mapped)
     }
 
     /// Has the driver unmap memory that no copy uses. The caller has the turn.
-    fn end(&self, mapped: Mapped) -> Result<(), NotClosed> {
+    fn unmap_import(&self, mapped: Mapped) -> Result<(), NotClosed> {
         // Waits for copies that borrow it, which are those that their caller waits for.
-        let (mapped, import) = self.imports_mut().take(mapped)?;
+        let (mapped, import) = self.write_imports().take(mapped)?;
         match self.driver.close(import.addr, &import.opened) {
             Ok(()) => Ok(()),
             Err(cause) => {
-                self.imports_mut().put_back(&mapped, import);
+                self.write_imports().put_back(&mapped, import);
                 Err(NotClosed { mapped, error: CloseError::Other(cause) })
             }
         }

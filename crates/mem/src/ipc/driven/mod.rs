@@ -63,7 +63,7 @@ impl<D: Driver + 'static> Driven<D> {
         let (driver, here) = (Arc::new(D::begin(device)?), Arc::new(Here::new()?));
         let mappings = Arc::new(DriverMappings::new(driver, Arc::clone(&here), random()?));
         let used = Arc::clone(&mappings);
-        let thread = MappingThread::start(&here, move |request| used.carry_out(request))?;
+        let thread = MappingThread::start_thread(&here, move |request| used.carry_out(request))?;
         Ok(Self { thread, mappings })
     }
 }
@@ -75,7 +75,7 @@ impl<D: Driver> Driven<D> {
     /// What the driver says.
     pub fn alloc(&self, len: usize) -> Result<usize, Cause> {
         self.check_process()?;
-        self.driver().alloc(len)
+        self.gpu_driver().alloc(len)
     }
 
     /// Frees it.
@@ -84,10 +84,10 @@ impl<D: Driver> Driven<D> {
     /// What the driver says.
     pub fn free(&self, addr: usize) -> Result<(), Cause> {
         self.check_process()?;
-        self.driver().free(addr)
+        self.gpu_driver().free(addr)
     }
 
-    fn driver(&self) -> &D {
+    fn gpu_driver(&self) -> &D {
         &self.mappings.driver
     }
 
@@ -96,11 +96,11 @@ impl<D: Driver> Driven<D> {
     }
 
     fn imports(&self) -> RwLockReadGuard<'_, Imports<D::Opened>> {
-        self.mappings.imports()
+        self.mappings.read_imports()
     }
 
     fn batches(&self) -> MutexGuard<'_, Batches> {
-        self.mappings.batches()
+        self.mappings.lock_batches()
     }
 
     /// The own allocation around an address.
@@ -108,7 +108,7 @@ impl<D: Driver> Driven<D> {
         if imports.has(addr) {
             return Err(FindError::Imported { addr });
         }
-        let found = self.driver().find(addr).map_err(FindError::Other)?;
+        let found = self.gpu_driver().find(addr).map_err(FindError::Other)?;
         found.filter(|found| found.offset_of(addr).is_some()).ok_or(FindError::Unknown { addr })
     }
 
@@ -140,17 +140,19 @@ impl<D: Driver> Driven<D> {
     /// Requests the streams and events of a device that has own memory, unless that was done. Called for all bytes of a buffer when a message of it begins, so that
     /// no copy of them makes a stream itself.
     fn ask_for_slots(&self, own: u32) {
-        if let Some(device) = self.driver().device_for(Some(own)) {
-            self.mappings.prepared.ask(device, self.thread.queue());
+        if let Some(device) = self.gpu_driver().device_for(Some(own)) {
+            self.mappings.prepared.request_device(device, self.thread.mapping_queue());
         }
     }
 
     /// Whether a device has its streams and events.
     fn is_prepared(&self, device: Option<u32>) -> Result<bool, CopyError> {
         match device {
-            Some(device) if !planted("mem-gpu-makes-streams-inline") => {
-                self.mappings.prepared.poll(device, self.thread.queue()).map_err(CopyError::Other)
-            }
+            Some(device) if !planted("mem-gpu-makes-streams-inline") => self
+                .mappings
+                .prepared
+                .poll_device(device, self.thread.mapping_queue())
+                .map_err(CopyError::Other),
             _ => Ok(true),
         }
     }
@@ -161,7 +163,7 @@ impl<D: Driver> Driven<D> {
             Place::Host(addr) => Ok(Spot { addr, device: None, is_open: false, piece: len }),
             Place::Device(At::Own(addr)) => match self.own(imports, addr, len)? {
                 Some((device, piece)) => {
-                    let device = self.driver().device_for(Some(device));
+                    let device = self.gpu_driver().device_for(Some(device));
                     Ok(Spot { addr, device, is_open: false, piece })
                 }
                 None => Err(CopyError::Outside { at: addr as u64, len }),
@@ -195,7 +197,7 @@ impl<D: Driver> Driven<D> {
             let device = if to.is_open && !from.is_open { to.device } else { from.device.or(to.device) };
             let part = if planted("mem-gpu-copies-over-seams") { left } else { to.piece.min(from.piece) };
             // SAFETY: the caller's promise.
-            let copied = unsafe { self.driver().transfer(to.addr, from.addr, part, (way, device)) };
+            let copied = unsafe { self.gpu_driver().transfer(to.addr, from.addr, part, (way, device)) };
             copied.map_err(CopyError::Other)?;
             done += part;
             if done >= len {
@@ -242,7 +244,7 @@ impl<D: Driver> Driven<D> {
             batches.note(slot, device, uses, held);
             // SAFETY: the caller's promise; what is open stays so until the slot has ended, and memory of the host is held.
             let begun =
-                unsafe { self.driver().begin_transfer(slot, to.addr, from.addr, part, (way, device)) };
+                unsafe { self.gpu_driver().begin_transfer(slot, to.addr, from.addr, part, (way, device)) };
             begun.map_err(CopyError::Other)?;
             done += part;
         }
@@ -287,7 +289,7 @@ struct Spot {
 
 impl<D: Driver + 'static> IpcMemory for Driven<D> {
     fn caps(&self) -> Caps {
-        self.driver().caps()
+        self.gpu_driver().caps()
     }
 
     fn allocation_of(&self, addr: usize) -> Result<Allocation, FindError> {
@@ -301,7 +303,7 @@ impl<D: Driver + 'static> IpcMemory for Driven<D> {
 
     fn export(&self, of: &Allocation, how: Passing) -> Result<Export, ExportError> {
         self.check_process()?;
-        let is_there = || match self.driver().find(of.base) {
+        let is_there = || match self.gpu_driver().find(of.base) {
             Ok(found) if found == Some(*of) => Ok(()),
             Ok(_) => Err(ExportError::Gone(of.id)),
             Err(cause) => Err(ExportError::Other(cause)),
@@ -309,10 +311,10 @@ impl<D: Driver + 'static> IpcMemory for Driven<D> {
         is_there()?;
         let kind = D::KINDS.first().copied().unwrap_or(0);
         let mut sealed = Sealed::of(of, self.mappings.process, kind);
-        let descriptor = self.driver().export(of, how, &mut sealed)?;
+        let descriptor = self.gpu_driver().export(of, how, &mut sealed)?;
         // What was freed and allocated again meanwhile is not what was asked for.
         if let Err(gone) = is_there() {
-            let _ = self.driver().unexport(&sealed);
+            let _ = self.gpu_driver().unexport(&sealed);
             return Err(gone);
         }
         Ok(Export { handle: sealed.handle(), descriptor })
@@ -321,7 +323,7 @@ impl<D: Driver + 'static> IpcMemory for Driven<D> {
     fn unexport(&self, export: Export) -> Result<(), CloseError> {
         match Sealed::parse(&export.handle, D::KINDS) {
             Ok(sealed) if sealed.process == self.mappings.process && self.check_process().is_ok() => {
-                self.driver().unexport(&sealed)
+                self.gpu_driver().unexport(&sealed)
             }
             _ => Err(CloseError::Unknown),
         }
@@ -335,9 +337,9 @@ impl<D: Driver + 'static> IpcMemory for Driven<D> {
     fn user(&self, own: Option<usize>) -> Option<User> {
         self.check_process().ok()?;
         // Nobody is asked where there is one mapping for all.
-        let by_default = self.driver().device_for(None)?;
+        let by_default = self.gpu_driver().device_for(None)?;
         let found = own.and_then(|addr| self.find(&self.imports(), addr).ok());
-        let device = found.and_then(|found| self.driver().device_for(Some(found.device)));
+        let device = found.and_then(|found| self.gpu_driver().device_for(Some(found.device)));
         Some(User::Device(device.unwrap_or(by_default)))
     }
 
@@ -347,17 +349,17 @@ impl<D: Driver + 'static> IpcMemory for Driven<D> {
         descriptor: Option<OwnedFd>,
         user: User,
     ) -> Result<Mapped, OpenError> {
-        self.mappings.open(handle, descriptor, user)
+        self.mappings.open_handle(handle, descriptor, user)
     }
 
     fn close(&self, mapped: Mapped) -> Result<(), NotClosed> {
-        self.mappings.close(mapped)
+        self.mappings.close_mapping(mapped)
     }
 
     fn mapping_queue(&self) -> Option<&MappingQueue> {
         // A child of a fork has no thread, and is refused at once.
         let is_there = self.check_process().is_ok() && !planted("mem-gpu-opens-inline");
-        is_there.then(|| self.thread.queue())
+        is_there.then(|| self.thread.mapping_queue())
     }
 
     fn read(&self, from: At<'_>, out: &mut [u8]) -> Result<(), CopyError> {
@@ -435,7 +437,7 @@ impl<D: Driver + 'static> IpcMemory for Driven<D> {
 
     fn has_ended(&self, batch: &CopyBatch) -> Result<bool, CopyError> {
         self.check_process().map_err(CopyError::Refused)?;
-        self.batches().has_ended(self.driver(), batch)
+        self.batches().has_ended(self.gpu_driver(), batch)
     }
 }
 

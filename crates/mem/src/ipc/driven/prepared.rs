@@ -23,17 +23,17 @@ pub(super) struct PreparedDevices(Mutex<BTreeMap<u32, DeviceSlots>>);
 
 impl PreparedDevices {
     /// Those of a process, of which that device has its own already; `None` where devices are not told apart.
-    pub(super) fn of(made: Option<u32>) -> Self {
+    pub(super) fn with_device(made: Option<u32>) -> Self {
         Self(Mutex::new(made.map(|device| (device, DeviceSlots::Made)).into_iter().collect()))
     }
 
-    fn all(&self) -> MutexGuard<'_, BTreeMap<u32, DeviceSlots>> {
+    fn lock_devices(&self) -> MutexGuard<'_, BTreeMap<u32, DeviceSlots>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Requests the streams and events of a device, unless that was done.
-    pub(super) fn ask(&self, device: u32, queue: &MappingQueue) {
-        let mut all = self.all();
+    pub(super) fn request_device(&self, device: u32, queue: &MappingQueue) {
+        let mut all = self.lock_devices();
         if !all.contains_key(&device) && queue.post_prepare(device) {
             all.insert(device, DeviceSlots::Asked);
         }
@@ -43,9 +43,9 @@ impl PreparedDevices {
     ///
     /// # Errors
     /// The driver's refusal, once; the next call requests them again.
-    pub(super) fn poll(&self, device: u32, queue: &MappingQueue) -> Result<bool, Cause> {
-        self.ask(device, queue);
-        let mut all = self.all();
+    pub(super) fn poll_device(&self, device: u32, queue: &MappingQueue) -> Result<bool, Cause> {
+        self.request_device(device, queue);
+        let mut all = self.lock_devices();
         let refused = all.get(&device).is_some_and(|slots| matches!(slots, DeviceSlots::Refused(_)));
         if refused && let Some(DeviceSlots::Refused(cause)) = all.remove(&device) {
             return Err(cause);
@@ -55,14 +55,14 @@ impl PreparedDevices {
     }
 
     /// Whether a device has its streams and events.
-    pub(super) fn has(&self, device: u32) -> bool {
-        matches!(self.all().get(&device), Some(DeviceSlots::Made))
+    pub(super) fn is_prepared(&self, device: u32) -> bool {
+        matches!(self.lock_devices().get(&device), Some(DeviceSlots::Made))
     }
 
     /// Notes how a request for a device has ended.
-    pub(super) fn answer(&self, device: u32, made: Result<(), Cause>) {
+    pub(super) fn note_answer(&self, device: u32, made: Result<(), Cause>) {
         let slots = made.map_or_else(DeviceSlots::Refused, |()| DeviceSlots::Made);
-        self.all().insert(device, slots);
+        self.lock_devices().insert(device, slots);
     }
 }
 
@@ -73,19 +73,22 @@ mod tests {
 
     #[test]
     fn device_is_asked_for_once_and_again_behind_a_refusal() {
-        let (devices, queue) = (PreparedDevices::of(Some(0)), MappingQueue::new());
-        assert_eq!(devices.poll(0, &queue), Ok(true));
+        let (devices, queue) = (PreparedDevices::with_device(Some(0)), MappingQueue::new().unwrap());
+        assert_eq!(devices.poll_device(0, &queue), Ok(true));
         let cause = Cause::System { call: "cuStreamCreate", code: 12 };
         for _ in 0..2 {
-            assert_eq!([devices.poll(1, &queue), devices.poll(1, &queue)], [Ok(false), Ok(false)]);
-            assert_eq!(devices.poll(0, &queue), Ok(false), "the other one is waited for");
-            devices.answer(1, Err(cause.clone()));
-            assert_eq!(devices.poll(0, &queue), Ok(true));
-            assert_eq!(devices.poll(1, &queue), Err(cause.clone()));
+            assert_eq!(
+                [devices.poll_device(1, &queue), devices.poll_device(1, &queue)],
+                [Ok(false), Ok(false)]
+            );
+            assert_eq!(devices.poll_device(0, &queue), Ok(false), "the other one is waited for");
+            devices.note_answer(1, Err(cause.clone()));
+            assert_eq!(devices.poll_device(0, &queue), Ok(true));
+            assert_eq!(devices.poll_device(1, &queue), Err(cause.clone()));
         }
-        assert_eq!(devices.poll(1, &queue), Ok(false));
-        devices.answer(1, Ok(()));
-        assert_eq!(devices.poll(1, &queue), Ok(true));
+        assert_eq!(devices.poll_device(1, &queue), Ok(false));
+        devices.note_answer(1, Ok(()));
+        assert_eq!(devices.poll_device(1, &queue), Ok(true));
         let served =
             std::iter::from_fn(|| queue.serve_one(|_| MappingAnswer::Prepared).then_some(())).count();
         assert_eq!(served, 3);
