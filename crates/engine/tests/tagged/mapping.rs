@@ -135,7 +135,7 @@ fn dead_peer_leaves_no_opening_behind() {
 }
 
 #[test]
-fn memory_that_is_opened_for_nobody_is_closed() {
+fn memory_that_is_opened_for_a_refused_peer_is_closed() {
     let mut two = two_beside();
     let (_source, _target, _sent, received) = begin(&mut two, 1);
     two.rest();

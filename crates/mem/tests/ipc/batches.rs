@@ -168,7 +168,7 @@ fn first_copy_of_a_further_device_waits_for_no_kernel() {
             let busy = process.try_begin_fill(own, SEGMENT, ONE).expect_err("it has no stream yet");
             assert!(busy.starts_with("Busy"), "{kind}: {busy}");
         }
-        assert_eq!(process.number("stub_kernel_runs", 0), 1, "{kind}: nobody waited for it");
+        assert_eq!(process.number("stub_kernel_runs", 0), 1, "{kind}: no call waited for it");
         process.number("stub_end_kernel", 0);
         let batch = process.begin_fill(own, SEGMENT, ONE);
         while !process.has_ended(batch).unwrap() {}
@@ -196,7 +196,11 @@ fn thread_that_closes_waits_for_copies_alone() {
         assert_eq!(importer.has_ended(batch), Ok(false), "{kind}");
         assert_eq!(importer.number("stub_let_go", 0), 0);
         while !importer.is_closed() {}
-        assert_eq!(importer.has_ended(batch), Ok(true), "{kind}: whoever began it is told, too");
+        assert_eq!(
+            importer.has_ended(batch),
+            Ok(true),
+            "{kind}: the thread that began the batch sees its end, too"
+        );
         assert_eq!(importer.number("stub_blocked", 0), waited, "{kind}: a stream was waited for");
         assert_eq!(importer.check(Place::Own(into[0]), SEGMENT, ONE), Ok(0), "{kind}");
     }

@@ -59,7 +59,7 @@ enum { GETS, PUTS, OPENS, CLOSES, CONTEXTS, SYNCS, COUNTERS };
 static u64 counters[COUNTERS];
 
 /* A kernel that runs on the devices of this process, from stub_run_kernel on until stub_end_kernel, or for KERNEL_MS, so that who waits for it in the wrong
- * thread is found out and does not hang. Calls that a vendor's documentation allows to wait for one do so, and nobody has the table meanwhile.
+ * thread is found out and does not hang. Calls that a vendor's documentation allows to wait for one do so, and no thread holds the lock of the table meanwhile.
  * STUB_KERNEL=ignore: none waits. */
 enum { KERNEL_MS = 5000 };
 static int kernel;
