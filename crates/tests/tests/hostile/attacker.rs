@@ -88,6 +88,7 @@ pub(crate) fn play(name: &str, mut channel: TestChannel) {
         "speak" => (Box::new(speak::NeighbourSpeech::new(&mut channel)), None),
         "control stay" => (Box::new(stay::HelloStay::of_two_sided(&mut channel)), None),
         "silence" => (Box::new(stay::HelloStay::new(&mut channel).silent()), None),
+        "hold" => (Box::new(stay::HelloStay::new(&mut channel).holding()), None),
         "control silence" => (Box::new(stay::HelloStay::of_two_sided(&mut channel).silent()), None),
         "control opens" => (Box::new(control::OpenFrames::new(&mut channel)), None),
         "control forgery" => (Box::new(control::ForgedFrames::new(&mut channel)), None),

@@ -72,6 +72,11 @@ fn a_hello_and_silence_takes_few_descriptors() {
 }
 
 #[test]
+fn more_strangers_than_may_wait_take_few_descriptors() {
+    AttackWorld::new("hold").withstand();
+}
+
+#[test]
 fn a_flood_of_refusals_is_logged_seldom() {
     AttackWorld::new("refusals").withstand();
 }

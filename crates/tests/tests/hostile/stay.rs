@@ -41,6 +41,8 @@ pub(crate) struct HelloStay {
     victims: [OobAddress; 2],
     held: [VecDeque<Io>; 2],
     most: usize,
+    /// Connects again and again, and ends the oldest connection for each.
+    floods: bool,
 }
 
 impl HelloStay {
@@ -58,13 +60,18 @@ impl HelloStay {
 
     /// It only stays: no connection is made anew.
     pub(crate) fn silent(self) -> Self {
-        Self { most: SILENT, ..self }
+        Self { most: SILENT, floods: false, ..self }
+    }
+
+    /// The same with more connections than a victim lets stay. A flood ends most of its connections before they are accepted; here none ends.
+    pub(crate) fn holding(self) -> Self {
+        Self { floods: false, ..self }
     }
 
     fn at(victims: [OobAddress; 2]) -> Self {
         raise_limit();
         let (host, held) = (UnixHost::new(|_, _| {}), [VecDeque::new(), VecDeque::new()]);
-        Self { host, victims, held, most: HELD }
+        Self { host, victims, held, most: HELD, floods: true }
     }
 
     /// Connects once, and says hello. A victim that is too busy to accept is called again.
@@ -86,14 +93,14 @@ impl Attack for HelloStay {
                 self.call(victim, report);
             }
         }
-        if self.most < HELD {
+        if !self.floods {
             // Until the victims have spent their work budget on them, and have it again.
             std::thread::sleep(SETTLES);
         }
     }
 
     fn go_on(&mut self, report: &mut AttackReport) {
-        if self.most < HELD {
+        if !self.floods {
             return std::thread::yield_now();
         }
         for victim in [0, 1] {

@@ -29,7 +29,7 @@ pub(crate) struct VictimBounds {
 }
 
 pub(crate) const MOST: VictimBounds =
-    VictimBounds { descriptors: 400, memory_kib: 16 << 10, lines: 72, store_percent: 20 };
+    VictimBounds { descriptors: 300, memory_kib: 16 << 10, lines: 72, store_percent: 20 };
 
 /// How long messages are counted at a time; longer where a busy machine carries few of them.
 const WINDOW: Duration = Duration::from_millis(40);
