@@ -49,7 +49,7 @@ pub(crate) fn run(workspace: &Workspace, quick: bool) -> bool {
     let (mut passed, mut failed) = (0, 0);
     let interfaces = if quick { &[] } else { INTERFACES };
     for (name, step) in SOURCE.iter().chain(interfaces) {
-        let began = Instant::now();
+        let (began, spent) = (Instant::now(), shell::processor_time());
         let findings = step(workspace).unwrap_or_else(|error| {
             let mut findings = Findings::default();
             findings.add(*name, format!("{error:#}"));
@@ -63,7 +63,12 @@ pub(crate) fn run(workspace: &Workspace, quick: bool) -> bool {
         };
         passed += usize::from(result == "ok");
         failed += usize::from(result == "FAILED");
-        println!("check {name} ({:.0} s) ... {result}", began.elapsed().as_secs_f64());
+        let (took, spent) = (began.elapsed(), shell::processor_time().saturating_sub(spent));
+        println!(
+            "check {name} ({:.0} s, {:.0} s of processor) ... {result}",
+            took.as_secs_f64(),
+            spent.as_secs_f64()
+        );
         table.add_row([name, result]);
     }
     println!("{table}");
