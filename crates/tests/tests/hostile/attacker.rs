@@ -70,8 +70,6 @@ pub(crate) trait Attack {
 
 /// Attacks when the test says so.
 pub(crate) fn play(name: &str, mut channel: TestChannel) {
-    // The share of the processors is the system's to give; the test measures the victims' own work.
-    let _ = rustix::process::nice(19);
     let (mut attack, cannot): (Box<dyn Attack>, _) = match name {
         "echo" => (Box::new(echo::ProofEcho::new(&mut channel, 0)), None),
         "third" => (Box::new(echo::ProofEcho::new(&mut channel, 1)), None),
@@ -102,10 +100,9 @@ pub(crate) fn play(name: &str, mut channel: TestChannel) {
     };
     channel.send(cannot.map_or_else(|| "ready".to_owned(), |why| format!("cannot: {why}")).as_bytes());
     let mut report = AttackReport::default();
+    channel.wait_for_ever();
     loop {
-        // Without an attack it takes as much of the processors.
-        let command = until_told(&mut channel, std::thread::yield_now);
-        match command.as_slice() {
+        match channel.receive().as_slice() {
             b"attack" => {
                 attack.begin(&mut report);
                 channel.send(b"on");

@@ -1,6 +1,6 @@
 //! One attacker per finding, each a process of its own, beside an honest pair under traffic (SECURITY.md, "What attackers are tried").
 //!
-//! An attack has failed if the canaries of the pair are neither read nor changed, every byte of the pair is right at half of its rate or more,
+//! An attack has failed if the canaries of the pair are neither read nor changed, every byte of the pair is right at half of its rate or more (by its own work, see [`world`]),
 //! and the descriptors, memory and log lines of the victims stay below the numbers of [`world::MOST`].
 
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on stops")]

@@ -1,5 +1,8 @@
 //! The world of one attack: starts the pair and the attacker, measures by turns with and without the attack, and asserts what an attack must
 //! not achieve.
+//!
+//! The pair's rate is judged by its own work: the processor time of both victims for each message. They take turns, so with a processor for each
+//! process a message cannot take less by the clock; and other work on the machine, that of the attacker too, does not change it. The rate by the clock is printed beside it.
 
 use std::fs::File;
 use std::io::{Read as _, Seek as _};
@@ -33,8 +36,8 @@ pub(crate) const MOST: VictimBounds =
 
 /// How long messages are counted at a time; longer where a busy machine carries few of them.
 const WINDOW: Duration = Duration::from_millis(40);
-/// Windows with and without the attack: at least so many, as many more as the attack needs, and three times as many before a machine that is
-/// busy with other work is taken for a slow victim.
+/// Windows with and without the attack: at least so many, as many more as the attack needs, and three times as many before victims are taken for
+/// slow.
 const WINDOWS: usize = 9;
 const WINDOWS_MOST: usize = 200;
 
@@ -74,6 +77,17 @@ impl WorldProcess {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
         let line = status.lines().find_map(|line| line.strip_prefix("VmData:")).unwrap();
         line.split_whitespace().next().unwrap().parse().unwrap()
+    }
+
+    /// The processor time of all its threads.
+    fn work_time(&self) -> Duration {
+        let tasks = std::fs::read_dir(format!("/proc/{}/task", self.child.id())).unwrap();
+        // The first number of proc(5)'s schedstat is the time on a processor, in nanoseconds.
+        let of_thread = |task: std::io::Result<std::fs::DirEntry>| {
+            let stat = std::fs::read_to_string(task.ok()?.path().join("schedstat")).ok()?;
+            stat.split(' ').next()?.parse::<u64>().ok()
+        };
+        Duration::from_nanos(tasks.filter_map(of_thread).sum())
     }
 
     fn descriptors(&self) -> u64 {
@@ -143,6 +157,47 @@ impl VictimGrowth {
     }
 }
 
+/// What the pair's messages took, over windows of one kind.
+#[derive(Debug, Default)]
+struct MessageCost {
+    messages: u64,
+    /// By the clock.
+    took: Duration,
+    /// Processor time of both victims.
+    work: Duration,
+}
+
+impl MessageCost {
+    /// Adds a window; how many messages it had.
+    fn measure(&mut self, victim: &mut WorldProcess, other: &WorldProcess) -> u64 {
+        let before = victim.work_time() + other.work_time();
+        victim.channel.send(&(WINDOW.as_nanos() as u64).to_le_bytes());
+        let [messages, nanos] = victim.channel.receive_numbers()[..] else {
+            panic!("a victim says two numbers")
+        };
+        // A thread that has ended takes its time with it.
+        self.work += (victim.work_time() + other.work_time()).saturating_sub(before);
+        self.took += Duration::from_nanos(nanos);
+        self.messages += messages;
+        messages
+    }
+
+    /// Messages a second.
+    fn rate(&self) -> u64 {
+        (self.messages as f64 / self.took.as_secs_f64()) as u64
+    }
+
+    /// Nanoseconds of processor time for a message.
+    fn nanos(&self) -> u64 {
+        self.work.as_nanos() as u64 / self.messages.max(1)
+    }
+}
+
+/// How much of its rate without the attack the pair has left under it, by its own work.
+fn percent_left([quiet, attacked]: &[MessageCost; 2]) -> u64 {
+    100 * quiet.nanos() / attacked.nanos().max(1)
+}
+
 /// Which attack, and the work of the pair beside its messages.
 pub(crate) struct AttackWorld {
     attack: &'static str,
@@ -199,19 +254,18 @@ impl AttackWorld {
         let [victim, other, attacker] = &mut actors;
         let mut taken = [VictimGrowth::new(victim), VictimGrowth::new(other)];
         let (began, idle) = (Instant::now(), victim.store_time());
-        let mut rates = [Vec::new(), Vec::new()];
+        let mut costs = [MessageCost::default(), MessageCost::default()];
         for window in 0.. {
             assert!(window < WINDOWS_MOST, "the attack does not end");
-            rates[0].push(measure_rate(victim));
+            costs[0].measure(victim, other);
             attacker.channel.send(b"attack");
             assert_eq!(attacker.channel.receive(), b"on");
-            rates[1].push(measure_rate(victim));
+            let is_stuck = costs[1].measure(victim, other) == 0;
             taken[0].look(victim);
             taken[1].look(other);
             attacker.channel.send(b"pause");
             let is_over = attacker.channel.receive_numbers() == [1];
-            let is_stuck = rates[1].last() == Some(&0);
-            let is_clear = window + 1 >= 3 * WINDOWS || window + 1 >= WINDOWS && percent_left(&rates) >= 50;
+            let is_clear = window + 1 >= 3 * WINDOWS || window + 1 >= WINDOWS && percent_left(&costs) >= 50;
             if is_stuck || is_over && is_clear {
                 break;
             }
@@ -221,7 +275,7 @@ impl AttackWorld {
         let report = AttackReport::receive(&mut attacker.channel);
         [&mut *victim, other].into_iter().for_each(|one| one.channel.send(b"finish"));
         let outcomes = [victim, other].map(receive_outcome);
-        self.judge(&report, &outcomes, &taken, rates);
+        self.judge(&report, &outcomes, &taken, &costs);
         let lines = MOST.lines + started.elapsed().as_secs();
         for outcome in &outcomes {
             assert!(outcome.lines <= lines, "{} log lines, {lines} are allowed", outcome.lines);
@@ -253,13 +307,14 @@ impl AttackWorld {
         report: &AttackReport,
         outcomes: &[VictimOutcome; 2],
         taken: &[VictimGrowth; 2],
-        rates: [Vec<u64>; 2],
+        costs: &[MessageCost; 2],
     ) {
-        let left = percent_left(&rates);
-        let [quiet, attacked] = rates.map(median);
+        let left = percent_left(costs);
+        let [quiet, attacked] = costs.each_ref().map(MessageCost::nanos);
+        let rates = costs.each_ref().map(MessageCost::rate);
         let more = taken.each_ref().map(VictimGrowth::more);
         println!(
-            "figure: {} ({}): {} acts, {quiet} messages/s without and {attacked} with the attack ({left} %), more [descriptors, KiB]: {more:?}, lines: {:?}",
+            "figure: {} ({}): {} acts, {quiet} ns of work for a message without and {attacked} with the attack ({left} % left), messages/s: {rates:?}, more [descriptors, KiB]: {more:?}, lines: {:?}",
             self.attack,
             self.pair.name(),
             report.acts,
@@ -278,27 +333,9 @@ impl AttackWorld {
         assert_eq!(report.claims, "", "the attacker was believed");
         assert!(
             left >= 50,
-            "{left} % of the messages are left: {attacked} per second under attack, {quiet} without"
+            "{left} % of the rate is left: a message takes {attacked} ns of work under attack, {quiet} without"
         );
     }
-}
-
-/// Messages of the pair per second, over a window.
-fn measure_rate(victim: &mut WorldProcess) -> u64 {
-    victim.channel.send(&(WINDOW.as_nanos() as u64).to_le_bytes());
-    let [messages, nanos] = victim.channel.receive_numbers()[..] else { panic!("a victim says two numbers") };
-    messages * 1_000_000_000 / nanos
-}
-
-/// How much of the rate without the attack is left under it: the median over windows that follow one another, as other work on the machine
-/// comes and goes.
-fn percent_left([quiet, attacked]: &[Vec<u64>; 2]) -> u64 {
-    median(quiet.iter().zip(attacked).map(|(quiet, attacked)| 100 * attacked / quiet.max(&1)).collect())
-}
-
-fn median(mut rates: Vec<u64>) -> u64 {
-    rates.sort_unstable();
-    rates[rates.len() / 2]
 }
 
 fn receive_outcome(victim: &mut WorldProcess) -> VictimOutcome {
