@@ -49,7 +49,8 @@ pub(crate) fn run(workspace: &Workspace, quick: bool) -> bool {
     let (mut passed, mut failed) = (0, 0);
     let interfaces = if quick { &[] } else { INTERFACES };
     for (name, step) in SOURCE.iter().chain(interfaces) {
-        let (began, spent) = (Instant::now(), shell::processor_time());
+        let began = Instant::now();
+        let spent = shell::processor_time();
         let findings = step(workspace).unwrap_or_else(|error| {
             let mut findings = Findings::default();
             findings.add(*name, format!("{error:#}"));
@@ -63,12 +64,9 @@ pub(crate) fn run(workspace: &Workspace, quick: bool) -> bool {
         };
         passed += usize::from(result == "ok");
         failed += usize::from(result == "FAILED");
-        let (took, spent) = (began.elapsed(), shell::processor_time().saturating_sub(spent));
-        println!(
-            "check {name} ({:.0} s, {:.0} s of processor) ... {result}",
-            took.as_secs_f64(),
-            spent.as_secs_f64()
-        );
+        let took = began.elapsed().as_secs_f64();
+        let spent = shell::processor_time().saturating_sub(spent).as_secs_f64();
+        println!("check {name} ({took:.0} s, {spent:.0} s of processor) ... {result}");
         table.add_row([name, result]);
     }
     println!("{table}");

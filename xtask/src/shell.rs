@@ -81,7 +81,7 @@ pub(crate) fn run_limited(command: &mut Command, limit: Duration) -> Result<(End
     Ok((ended, String::from_utf8_lossy(&bytes).into_owned()))
 }
 
-/// Processor time of this process and of its children that have ended, in ticks of 10 ms; zero where the kernel does not tell.
+/// Processor time of this process and of its children that have ended, in ticks of 10 ms; zero where there is no /proc.
 pub(crate) fn processor_time() -> Duration {
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
     // Fields 14 to 17 by proc(5): utime, stime, cutime, cstime. The name, field 2, may have spaces and ends with the last parenthesis.

@@ -30,15 +30,27 @@ const LONGEST: [(&str, &str); 7] = [
 /// Programs that measure the machine's rates or all of its processes, or flood it: they run alone, after the others.
 const ALONE: [(&str, &str); 2] = [("devq", "lines"), ("tests", "hostile")];
 
-/// Tests that assert times which a busy machine does not keep, by the beginning of their names: they run after the others, beside one another.
-const ALONE_TESTS: [(&str, &str, &str); 1] = [("tests", "main", "hosts::cuts::")];
+/// Tests that claim times and mostly wait, by the beginning of their names: they run after all others, beside one another.
+const WAITING_TESTS: [(&str, &str, &str); 1] = [("tests", "main", "hosts::cuts::")];
 
 /// Programs that claim times of hosts and cables and mostly wait for those. The others run at a lower priority beside them.
 const TIMED: [(&str, &str); 1] = [("tests", "main")];
 
+/// A part of the suite.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, clap::ValueEnum)]
+enum SuitePart {
+    /// Tests that mostly wait: they leave the processors to something else meanwhile
+    Waiting,
+    /// All others
+    Others,
+}
+
 /// Arguments of `cargo xtask suite`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
+    /// Only one part, for `./test`, which runs something else beside those that wait
+    #[arg(long, value_enum)]
+    part: Option<SuitePart>,
     /// Only unit tests: those inside libraries and commands
     #[arg(long)]
     unit: bool,
@@ -77,11 +89,11 @@ impl TestProgram {
         self.is_in(&ALONE)
     }
 
-    /// Beginning of the names of its tests that run alone.
-    fn tests_alone(&self) -> Option<&'static str> {
+    /// Beginning of the names of its tests that mostly wait.
+    fn waiting_tests(&self) -> Option<&'static str> {
         let is_it =
             |(package, target, _): &&(&str, &str, &str)| self.package == *package && self.target == *target;
-        ALONE_TESTS.iter().find(is_it).map(|(_, _, tests)| *tests)
+        WAITING_TESTS.iter().find(is_it).map(|(_, _, tests)| *tests)
     }
 
     fn is_timed(&self) -> bool {
@@ -110,13 +122,18 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<bool> {
     programs.sort_by_key(TestProgram::rank);
     let (alone, beside): (Vec<_>, Vec<_>) = programs.into_iter().partition(TestProgram::runs_alone);
     let processors = std::thread::available_parallelism().map_or(1, usize::from);
-    let mut ended = run_all(&beside, options.jobs.unwrap_or(processors), options)?;
-    for program in &beside {
-        if let Some(tests) = program.tests_alone() {
-            ended.push(run_program(program, &[tests], options)?);
+    let mut ended = Vec::new();
+    if options.part != Some(SuitePart::Waiting) {
+        ended.extend(run_all(&beside, options.jobs.unwrap_or(processors), options)?);
+        ended.extend(run_all(&alone, 1, options)?);
+    }
+    if options.part != Some(SuitePart::Others) {
+        for program in &beside {
+            if let Some(tests) = program.waiting_tests() {
+                ended.push(run_program(program, &[tests], options)?);
+            }
         }
     }
-    ended.extend(run_all(&alone, 1, options)?);
     run_again(&ended, options)
 }
 
@@ -159,7 +176,7 @@ fn run_all<'a>(programs: &'a [TestProgram], jobs: usize, options: &Options) -> R
     let work = || -> Result<Vec<EndedProgram<'a>>> {
         let mut ended = Vec::new();
         while let Some(program) = next() {
-            let skip = program.tests_alone().map(|tests| ["--skip", tests]);
+            let skip = program.waiting_tests().map(|tests| ["--skip", tests]);
             ended.push(run_program(program, skip.as_ref().map_or(&[], <[_; 2]>::as_slice), options)?);
         }
         Ok(ended)
@@ -279,7 +296,7 @@ mod tests {
     }
 
     fn options() -> Options {
-        Options { unit: false, jobs: None, limit_min: 1, arguments: Vec::new() }
+        Options { part: None, unit: false, jobs: None, limit_min: 1, arguments: Vec::new() }
     }
 
     #[test]
@@ -300,16 +317,16 @@ mod tests {
         assert!(run_all(&programs, 2, &options()).unwrap().iter().all(|ended| !ended.is_lost));
     }
 
-    /// Tests that run alone are left out beside other programs, and are all that runs then.
+    /// Tests that mostly wait are left out beside other programs, and are all that runs then.
     #[test]
-    fn tests_that_run_alone_are_run_once() {
+    fn tests_that_wait_are_run_once() {
         let told = tempfile::tempdir().unwrap();
         let arguments = told.path().join("arguments");
         let (_dir, mut one) = program(&format!("echo \"$@\" >> {}", arguments.display()));
         (one.package, one.target) = ("tests".to_owned(), "main".to_owned());
         let programs = [one];
         run_all(&programs, 1, &options()).unwrap();
-        run_program(&programs[0], &[programs[0].tests_alone().unwrap()], &options()).unwrap();
+        run_program(&programs[0], &[programs[0].waiting_tests().unwrap()], &options()).unwrap();
         let lines = std::fs::read_to_string(arguments).unwrap();
         assert_eq!(lines, "--skip hosts::cuts::\nhosts::cuts::\n");
     }

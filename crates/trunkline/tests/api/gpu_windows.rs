@@ -4,6 +4,7 @@
 use std::ffi::OsStr;
 use std::path::Path;
 use std::process::Command;
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use trunkline::World;
@@ -27,8 +28,13 @@ pub(crate) const GOOD: u64 = 0;
 const FAILED: u64 = 1;
 const POISONED: u64 = 2;
 
-/// A library in the driver's place, and kernels for its device.
-fn stub() -> Option<tempfile::TempDir> {
+/// A library in the driver's place, and kernels for its device: compiled once for all tests of this process.
+fn stub() -> Option<&'static tempfile::TempDir> {
+    static BUILT: OnceLock<Option<tempfile::TempDir>> = OnceLock::new();
+    BUILT.get_or_init(build_stub).as_ref()
+}
+
+fn build_stub() -> Option<tempfile::TempDir> {
     let folder = tempfile::tempdir().unwrap();
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let compile = |compiler: &str, source: &str, to: &str, more: &[&str]| {

@@ -1,9 +1,11 @@
 //! Tagged messages of memory of GPUs, over libraries that stand for their drivers: everything above the driver is the real thing. Memory that a driver
 //! gives no handle of is in `kept.rs`.
 
+use std::collections::BTreeMap;
 use std::io::Write as _;
 use std::path::Path;
 use std::process::Command;
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use trunkline::World;
@@ -18,7 +20,7 @@ const MIB: usize = 1 << 20;
 
 /// A library in a driver's place, and the device that it has.
 struct Stub {
-    folder: tempfile::TempDir,
+    folder: &'static tempfile::TempDir,
     device: tempfile::NamedTempFile,
 }
 
@@ -54,6 +56,21 @@ pub(crate) fn over_driver(kind: &str, name: &str, rank: impl FnOnce(World)) {
 
 /// `None`, which is told, where there is no compiler.
 fn stub(kind: &str, library: &str) -> Option<Stub> {
+    static BUILT: Mutex<BTreeMap<String, Option<&'static tempfile::TempDir>>> = Mutex::new(BTreeMap::new());
+    let mut built = BUILT.lock().unwrap_or_else(PoisonError::into_inner);
+    let folder = *built.entry(library.to_owned()).or_insert_with(|| build_library(kind, library));
+    drop(built);
+    let folder = folder?;
+    let mut device = tempfile::NamedTempFile::new_in("/dev/shm").unwrap();
+    device.as_file().set_len(1 << 46).unwrap();
+    for word in [64 << 20, 1, 65536, 1_u64] {
+        device.write_all(&word.to_le_bytes()).unwrap();
+    }
+    Some(Stub { folder, device })
+}
+
+/// Builds the library that stands for a kind's driver; its folder is not removed.
+fn build_library(kind: &str, library: &str) -> Option<&'static tempfile::TempDir> {
     let folder = tempfile::tempdir().unwrap();
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../mem/tests/ipc/stub/{kind}.c"));
     let mut cc = Command::new("cc");
@@ -63,12 +80,7 @@ fn stub(kind: &str, library: &str) -> Option<Stub> {
         return None;
     };
     assert!(status.success(), "the stub of {kind} is compiled");
-    let mut device = tempfile::NamedTempFile::new_in("/dev/shm").unwrap();
-    device.as_file().set_len(1 << 46).unwrap();
-    for word in [64 << 20, 1, 65536, 1_u64] {
-        device.write_all(&word.to_le_bytes()).unwrap();
-    }
-    Some(Stub { folder, device })
+    Some(Box::leak(Box::new(folder)))
 }
 
 /// Allocates, exchanges both ways and frees, in little memory, at addresses that come again and overlap what is stale.
