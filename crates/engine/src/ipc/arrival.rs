@@ -257,7 +257,10 @@ impl<M: IpcMemory, S: OobStream> Node<M, S> {
             }
             None => Err(CopyError::Closed),
         };
-        if copied == Err(CopyError::Busy) && batch.is_none() {
+        let gives_up = batch.is_some() && self.mutant.is("ipc-node-fails-half-a-batch");
+        if copied == Err(CopyError::Busy) && !gives_up {
+            // What is under way ends first, and then all of it is begun again.
+            one.batch = batch;
             return Step::Waits;
         }
         let more = one.done + len < job.len;

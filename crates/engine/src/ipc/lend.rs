@@ -135,7 +135,7 @@ impl<M: IpcMemory, S: OobStream> Node<M, S> {
     /// Whether the copy of a loan that was begun last has ended. Never waits.
     ///
     /// # Errors
-    /// [`CopyError`]: the copy has failed; the target bytes have no meaning.
+    /// [`CopyError`]: the copy has failed; the target bytes have no meaning. After [`CopyError::Busy`] it is to be begun again.
     pub fn has_copied(&mut self, lent: ArrivalId) -> Result<bool, CopyError> {
         let Some(peer) = self.peers.get_mut(lent.from) else { return Ok(true) };
         let ends = peer.heard_bye || self.until.is_some();

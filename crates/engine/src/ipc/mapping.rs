@@ -1,5 +1,6 @@
 //! Mappings that are made and ended: at once, or, of a kind whose driver may wait for a kernel that runs, by the kind's thread. The node posts requests to that
-//! thread, polls for its answers, and does other work meanwhile.
+//! thread, polls for its answers, and does other work meanwhile. The same of exports that are over, where the driver may wait to take a handle back: the exporter counts
+//! them until the driver has answered.
 //!
 //! ```text
 //! Resolved::Map --> OpeningMapping: waits for room --> posted --> Importer::mapped, map_failed
@@ -12,8 +13,11 @@ use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 
 use trunkline_fabric::OobStream;
-use trunkline_mem::ipc::{Handle, IpcMemory, Mapped, MappingTicket, NotClosed, OpenError, User};
+use trunkline_mem::ipc::{
+    CloseError, Export, Handle, IpcMemory, Mapped, MappingTicket, NotClosed, OpenError, User,
+};
 use trunkline_proto::ipc::importer::{MappingId, Place, Refusal, Unmap, Way};
+use trunkline_proto::wire::ipc::Name;
 
 use super::{Broken, Buffer, CLOSE_TRIES, Neighbour, Node};
 
@@ -43,13 +47,34 @@ enum ClosingStep {
     Posted(MappingTicket),
 }
 
-/// The mappings that are being made or ended.
+/// An export that the kind's thread gives back.
+#[derive(Debug)]
+struct EndingExport {
+    name: Name,
+    step: EndingStep,
+}
+
+/// How far its end is.
+#[derive(Debug)]
+enum EndingStep {
+    /// There is no room for a request.
+    Waits(Box<Export>),
+    /// The kind's thread is asked.
+    Posted(MappingTicket),
+}
+
+/// The exports that the kind's thread gives back.
+#[derive(Debug, Default)]
+struct EndingExports(VecDeque<EndingExport>);
+
+/// The mappings that are being made or ended, and the exports that are given back.
 #[derive(Debug, Default)]
 pub(super) struct MappingWork {
     /// Those that the kind's thread makes.
     opening: VecDeque<OpeningMapping>,
     /// Those that it ends, and those that the driver did not end at once.
     closing: VecDeque<ClosingMapping>,
+    ending_exports: EndingExports,
 }
 
 impl MappingWork {
@@ -281,5 +306,70 @@ impl<M: IpcMemory, S: OobStream> Node<M, S> {
             Some(Err(left)) => self.on_not_closed(mapping, left, tries),
         }
         true
+    }
+
+    /// Gives an export back, or posts that.
+    pub(super) fn unexport(&mut self, name: Name) {
+        let Some(export) = self.exports.take(name) else {
+            return self.on_unexported(name, Err(CloseError::Unknown));
+        };
+        if self.memory.unexport_queue().is_some() {
+            self.mapping_work
+                .ending_exports
+                .0
+                .push_back(EndingExport { name, step: EndingStep::Waits(Box::new(export)) });
+            if self.mutant.is("ipc-node-tells-before-it-unexports") {
+                let _ = self.exporter.unexported(name);
+            }
+            return;
+        }
+        let ended = self.memory.unexport(export);
+        self.on_unexported(name, ended);
+    }
+
+    /// Posts the exports that wait for room, and takes the answers about the others; returns whether there was any.
+    pub(super) fn end_unexports(&mut self) -> bool {
+        let mut ended = false;
+        for _ in 0..self.mapping_work.ending_exports.0.len() {
+            let Some(EndingExport { name, step }) = self.mapping_work.ending_exports.0.pop_front() else {
+                break;
+            };
+            let step = match (step, self.memory.unexport_queue()) {
+                (EndingStep::Waits(export), Some(queue)) => match queue.post_unexport(export) {
+                    Ok(ticket) => EndingStep::Posted(ticket),
+                    Err(export) if !self.mutant.is("ipc-node-drops-unexports") => EndingStep::Waits(export),
+                    Err(_) => {
+                        self.on_unexported(name, Ok(()));
+                        continue;
+                    }
+                },
+                (EndingStep::Posted(ticket), Some(queue)) => match queue.take_unexported(&ticket) {
+                    Some(answer) => {
+                        ended = true;
+                        self.on_unexported(name, answer);
+                        continue;
+                    }
+                    None => EndingStep::Posted(ticket),
+                },
+                // This is a child of a fork, in which the thread is not.
+                (_, None) => {
+                    ended = true;
+                    self.on_unexported(name, Err(CloseError::Unknown));
+                    continue;
+                }
+            };
+            self.mapping_work.ending_exports.0.push_back(EndingExport { name, step });
+        }
+        ended
+    }
+
+    fn on_unexported(&mut self, name: Name, ended: Result<(), CloseError>) {
+        match ended {
+            Ok(()) => self.counts.unexports += 1,
+            // It is not exported any more as far as anybody can tell.
+            Err(_) => self.counts.export_failures += 1,
+        }
+        // The exporter said so itself.
+        let _ = self.exporter.unexported(name);
     }
 }

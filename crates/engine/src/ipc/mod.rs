@@ -4,7 +4,7 @@
 //!
 //! For whoever moves messages inside a node. A [`Node`] is a process's part in it: it exports what is sent, tells its neighbours,
 //! maps what they refer to, copies from it, unmaps it when they want it back, and outlives any of them. It does everything in the
-//! calls of its one owner, starts no thread, reads no clock and never waits: of a kind whose driver may wait, the kind's thread maps and unmaps.
+//! calls of its one owner, starts no thread, reads no clock and never waits: of a kind whose driver may wait, the kind's thread maps, unmaps and gives handles back.
 //!
 //! What it does not: it pairs no messages. An arrival is told as it comes ([`Notice::Arrived`]), and whoever matches says where it
 //! goes ([`Node::receive`]). What cannot be shared is told to its sender ([`Sending::Elsewhere`], [`Delivery::NotMapped`]), who sends it

@@ -9,7 +9,7 @@ use trunkline_proto::ipc::exporter::{Amount, Command, Config as Exporting, Expor
 use trunkline_proto::ipc::importer::{Importer, Place, Way};
 use trunkline_proto::mutant::Mutant;
 use trunkline_proto::time::{Duration, Instant};
-use trunkline_proto::wire::ipc::{Hello, Message, NAMES_MAX, Name};
+use trunkline_proto::wire::ipc::{Hello, Message, NAMES_MAX};
 
 use super::exports::Exports;
 use super::mapping::MappingWork;
@@ -237,7 +237,7 @@ impl<M: IpcMemory, S: OobStream> Node<M, S> {
 impl<M: IpcMemory, S: OobStream> Node<M, S> {
     /// Calls the driver for what is over; whether there was anything.
     pub(super) fn work(&mut self, now: Instant) -> bool {
-        let mut worked = self.end_openings() | self.end_closings();
+        let mut worked = self.end_openings() | self.end_closings() | self.end_unexports();
         for _ in 0..WORK_PER_CALL {
             let Some(unmap) = self.importer.poll() else { break };
             worked = true;
@@ -255,16 +255,6 @@ impl<M: IpcMemory, S: OobStream> Node<M, S> {
             }
         }
         worked
-    }
-
-    fn unexport(&mut self, name: Name) {
-        match self.exports.take(name).map(|export| self.memory.unexport(export)) {
-            Some(Ok(())) => self.counts.unexports += 1,
-            // It is not exported any more as far as anybody can tell.
-            Some(Err(_)) | None => self.counts.export_failures += 1,
-        }
-        // The exporter said so itself.
-        let _ = self.exporter.unexported(name);
     }
 
     /// Tells neighbours what they are to let go, and what was let go of theirs; whether there was anything.

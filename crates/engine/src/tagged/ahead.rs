@@ -19,6 +19,8 @@ enum CopyStands {
     /// There was no place among those under way.
     Waiting,
     UnderWay(CopyBatch),
+    /// A part of it is under way, and the rest found a device that is not ready: all of it is begun again behind that part.
+    PartUnderWay(CopyBatch),
     Ended,
 }
 
@@ -41,7 +43,7 @@ impl CopyAhead {
     /// The batch of its copies under way.
     pub(super) fn into_batch(self) -> Option<CopyBatch> {
         match self.stands {
-            CopyStands::UnderWay(batch) => Some(batch),
+            CopyStands::UnderWay(batch) | CopyStands::PartUnderWay(batch) => Some(batch),
             CopyStands::Waiting | CopyStands::Ended => None,
         }
     }
@@ -53,11 +55,20 @@ impl CopyAhead {
         begin: impl FnOnce(&mut Option<CopyBatch>) -> Result<(), CopyError>,
         early: bool,
     ) -> bool {
+        if let CopyStands::PartUnderWay(batch) = &self.stands {
+            match memory.has_ended(batch) {
+                Ok(false) => return false,
+                Ok(true) => {}
+                Err(error) => self.failed = self.failed.take().or(Some(error.into())),
+            }
+            self.stands = CopyStands::Waiting;
+        }
         if matches!(self.stands, CopyStands::Waiting) {
             let mut batch = None;
             // A message that failed before has nothing more to copy.
             let begun = if self.failed.is_some() { Ok(()) } else { begin(&mut batch) };
-            if begun == Err(CopyError::Busy) && batch.is_none() {
+            if begun == Err(CopyError::Busy) {
+                self.stands = batch.map_or(CopyStands::Waiting, CopyStands::PartUnderWay);
                 return false;
             }
             self.failed = self.failed.take().or(begun.err().map(Failed::from));

@@ -4,7 +4,7 @@
 
 use trunkline_fabric::OobStream;
 use trunkline_mem::Memory;
-use trunkline_mem::ipc::{CopyBatch, IpcMemory};
+use trunkline_mem::ipc::{CopyBatch, CopyError, IpcMemory};
 use trunkline_proto::slots::SlotId;
 use trunkline_proto::wire::tagged::Message;
 
@@ -78,7 +78,11 @@ impl<M: IpcMemory, S: OobStream> Endpoint<M, S> {
         let (Some(eager), Some(outbox)) = (&mut peer.eager_send, &mut peer.outbox) else { return false };
         let Some(Request::Send(sending)) = self.requests.get(eager.request) else { return false };
         let (memory, len, messages) = (self.node.memory(), sending.buffer.len(), &mut outbox.messages);
+        let is_ready = peer.pins[1].is_ready_for(&sending.buffer);
         let begin = |batch: &mut _| {
+            if !is_ready {
+                return Err(CopyError::Busy);
+            }
             let fill =
                 |done, place: (&_, u64), part| sending.buffer.begin_stage(memory, batch, done, place, part);
             messages.fill_eager(len, fill)
@@ -137,6 +141,9 @@ impl<M: IpcMemory, S: OobStream> Endpoint<M, S> {
             };
             let begin = |batch: &mut _| match (buffer, &*source) {
                 (None, _) => Ok(()),
+                (Some(buffer), EagerSource::Ring(_)) if !peer.pins[0].is_ready_for(buffer) => {
+                    Err(CopyError::Busy)
+                }
                 (Some(buffer), EagerSource::Kept(kept)) => {
                     buffer.begin_unstage(memory, batch, 0, (kept, 0), want)
                 }
@@ -168,7 +175,7 @@ impl<M: IpcMemory, S: OobStream> Endpoint<M, S> {
         let first = in_ring.min().filter(|_| !gives_back_early);
         peer.inbox.messages.keep_from(first);
         if peer.gone && peer.eager_receives.is_empty() {
-            peer.pins[0] = None;
+            drop(peer.pins[0].end_pin(self.node.memory()));
         }
         before != peer.eager_receives.len()
     }

@@ -14,6 +14,7 @@ use trunkline_proto::time::{Duration, Instant};
 use trunkline_proto::wire::tagged::{Answer, Inbox};
 
 use super::peer::{Inward, Outward, Peer, PeerId};
+use super::pinning::InboxPin;
 use super::receive::Kept;
 use super::request::{Failed, Got, Receiving, Request, RequestId, Sending};
 use super::ring::NeverThere;
@@ -178,7 +179,8 @@ impl<M: IpcMemory, S: OobStream> Endpoint<M, S> {
         let neighbour = self.node.join(stream)?;
         self.node.give_inbox(neighbour, self.inbox, file);
         let id = PeerId(self.peers.len() as u32);
-        let pins = [self.node.memory().pin(shared.memory()), None];
+        let inbox_pin = InboxPin::request_pin(self.node.memory(), shared.memory().clone());
+        let pins = [inbox_pin, InboxPin::Settled(None)];
         self.peers.push(Peer {
             neighbour,
             inbox: Inward::new(self.inbox, &shared),
@@ -250,6 +252,9 @@ impl<M: IpcMemory, S: OobStream> Endpoint<M, S> {
             self.end_abandoned();
         }
         for peer in &mut self.peers {
+            for pin in &mut peer.pins {
+                moved |= pin.poll_pin(self.node.memory());
+            }
             let said = self.node.said(peer.neighbour);
             peer.outbox.iter_mut().for_each(|outbox| outbox.told(said));
         }
@@ -361,7 +366,7 @@ impl<M: IpcMemory, S: OobStream> Endpoint<M, S> {
         let neighbour = peer.neighbour;
         match Shared::map(file, inbox.bytes()) {
             Ok(memory) => {
-                peer.pins[1] = self.node.memory().pin(&memory);
+                peer.pins[1] = InboxPin::request_pin(self.node.memory(), memory.clone());
                 peer.outbox = Some(Outward::new(inbox, memory, self.mutant));
                 let at = self.greeted.iter().position(|(of, _)| *of == neighbour);
                 if let Some((_, process)) = at.map(|at| self.greeted.swap_remove(at)) {

@@ -123,7 +123,7 @@ impl<M: IpcMemory, S: OobStream> Endpoint<M, S> {
     /// Whether the copy of a loan that was begun last has ended: its bytes are there. Never waits.
     ///
     /// # Errors
-    /// [`CopyError`]: the copy has failed; the target bytes have no meaning.
+    /// [`CopyError`]: the copy has failed; the target bytes have no meaning. After [`CopyError::Busy`] it is to be begun again.
     #[inline]
     pub fn has_copied(&mut self, loan: Loan) -> Result<bool, CopyError> {
         match loan.0 {

@@ -13,6 +13,7 @@ mod endpoint;
 mod learned;
 mod lend;
 mod peer;
+mod pinning;
 mod receive;
 mod request;
 mod ring;

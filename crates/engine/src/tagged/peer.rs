@@ -2,7 +2,6 @@
 
 use std::collections::VecDeque;
 
-use trunkline_mem::ipc::StagePin;
 use trunkline_mem::{Memory, Shared};
 use trunkline_proto::mutant::Mutant;
 use trunkline_proto::slots::SlotId;
@@ -11,6 +10,7 @@ use trunkline_proto::wire::tagged::{ANSWERS_AT, Answer, Inbox, MESSAGES_AT, RING
 
 use super::eager::{EagerReceive, EagerSend};
 use super::learned::Learned;
+use super::pinning::InboxPin;
 use super::ring::{NeverThere, Place, Reader, Writer};
 use super::staging::StagedPiece;
 use crate::ipc::Neighbour;
@@ -48,7 +48,7 @@ pub(super) struct Peer {
     /// Short messages of it whose copies into their receives' memory are under way, or wait for that; in the order in which they came.
     pub(super) eager_receives: VecDeque<EagerReceive>,
     /// Its inbox here, and where it reads, as they are pinned for those copies.
-    pub(super) pins: [Option<StagePin>; 2],
+    pub(super) pins: [InboxPin; 2],
     /// What was learned of long messages to it; `None` until there is one.
     pub(super) learned: Option<Box<Learned>>,
 }

@@ -2,7 +2,7 @@
 //! told, or its place given back, behind its copy and in the order of places; and no message ends while a copy from or to its memory is under way.
 
 use trunkline_fabric::OobStream;
-use trunkline_mem::ipc::{CopyBatch, IpcMemory, StagePin};
+use trunkline_mem::ipc::{CopyBatch, CopyError, IpcMemory, StagePin};
 use trunkline_proto::slots::SlotId;
 use trunkline_proto::tagged::Piece;
 use trunkline_proto::wire::ipc::Outcome;
@@ -77,6 +77,7 @@ impl<M: IpcMemory, S: OobStream> Endpoint<M, S> {
     /// Tells a peer of the earliest piece, if its copy has ended; `None`: it has not, or there is none.
     fn tell_staged(&mut self, to: PeerId) -> Option<Piecewise> {
         let early = self.mutant.is("tagged-tells-pieces-early");
+        let unpinned = self.mutant.is("tagged-stages-before-the-pin");
         let peer = self.peers.get_mut(to.0 as usize)?;
         let outbox = peer.outbox.as_mut()?;
         let mut first_has_ended = None;
@@ -84,7 +85,11 @@ impl<M: IpcMemory, S: OobStream> Endpoint<M, S> {
             let Some(Request::Send(sending)) = self.requests.get(piece.request) else { continue };
             let (memory, (from, len)) = (self.node.memory(), (piece.from, u64::from(piece.piece.len)));
             let place = (outbox.memory(), outbox.place(piece.piece));
-            let begin = |batch: &mut _| sending.buffer.begin_stage(memory, batch, from, place, len);
+            let is_ready = peer.pins[1].is_ready_for(&sending.buffer);
+            let begin = |batch: &mut _| match is_ready || unpinned {
+                true => sending.buffer.begin_stage(memory, batch, from, place, len),
+                false => Err(CopyError::Busy),
+            };
             let ended = piece.copy.go_on(memory, begin, early);
             first_has_ended.get_or_insert(ended);
         }
@@ -184,6 +189,7 @@ impl<M: IpcMemory, S: OobStream> Endpoint<M, S> {
                 let staged = peer.inbox.staged(piece.piece.position, len);
                 let (at, inbox) = (piece.from, staged.zip(of));
                 let begin = |batch: &mut _| match inbox {
+                    Some((_, buffer)) if !peer.pins[0].is_ready_for(buffer) => Err(CopyError::Busy),
                     Some((place, buffer)) => buffer.begin_unstage(memory, batch, at, place, len.into()),
                     None => Ok(()),
                 };
@@ -239,9 +245,10 @@ impl<M: IpcMemory, S: OobStream> Endpoint<M, S> {
         let Some(peer) = self.peers.get_mut(peer.0 as usize) else { return };
         let pieces = peer.staging.drain(..).filter_map(|piece| piece.copy.into_batch());
         let batches: Vec<CopyBatch> = pieces.chain(eager).collect();
+        let memory = self.node.memory();
         let [inbox, outbox] = &mut peer.pins;
-        let inbox = inbox.take_if(|_| peer.eager_receives.is_empty());
-        let pins = [inbox, outbox.take()];
+        let inbox = if peer.eager_receives.is_empty() { inbox.end_pin(memory) } else { None };
+        let pins = [inbox, outbox.end_pin(memory)];
         if !batches.is_empty() {
             self.abandoned.push(AbandonedCopies { batches, _pins: pins });
         }

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use trunkline_mem::Memory;
 use trunkline_mem::ipc::{
     Allocation, At, Caps, CloseError, CopyBatch, CopyError, Device, Export, ExportError, FindError, Handle,
-    IpcMemory, Mapped, MappingQueue, NotClosed, OpenError, Passing, StagePin, To, User,
+    IpcMemory, Mapped, MappingQueue, MappingTicket, NotClosed, OpenError, Passing, StagePin, To, User,
 };
 
 /// Its calls that can fail.
@@ -23,13 +23,16 @@ pub(crate) enum Call {
     /// Copies that were begun and have landed.
     #[allow(dead_code, reason = "not all who share this file ask")]
     End,
+    /// A further copy of a batch, whose device is not ready: it is busy.
+    #[allow(dead_code, reason = "not all who share this file ask")]
+    Further,
 }
 
 /// A device, and how often each call is still to fail.
 #[derive(Debug)]
 pub(crate) struct Kind {
     pub(crate) device: Device,
-    failures: [AtomicU64; 6],
+    failures: [AtomicU64; 7],
     /// Bytes of copies.
     copied: AtomicU64,
     /// Of each handle how often it was given, and taken back.
@@ -48,7 +51,7 @@ pub(crate) struct Kind {
     has_kernel: AtomicBool,
     /// Ranges that are pinned.
     pins: Arc<AtomicU64>,
-    /// Requests to open and close, once [`Kind::serve_mappings`] alone does that.
+    /// Requests to open, close, pin and give handles back, once [`Kind::serve_mappings`] alone does that.
     mapping: OnceLock<MappingQueue>,
 }
 
@@ -92,7 +95,7 @@ impl Kind {
         }
     }
 
-    /// Memory is opened and closed by [`Kind::serve_mappings`] alone from now on.
+    /// Memory is opened, closed and pinned, and handles are given back, by [`Kind::serve_mappings`] alone from now on.
     #[allow(dead_code, reason = "not all who share this file ask")]
     pub(crate) fn map_beside(&self) {
         self.mapping.set(MappingQueue::new().unwrap()).unwrap();
@@ -106,6 +109,19 @@ impl Kind {
             served += 1;
         }
         served
+    }
+
+    /// Requests that fill the queue, to pin other memory.
+    #[allow(dead_code, reason = "not all who share this file ask")]
+    pub(crate) fn fill_queue(&self) -> Vec<MappingTicket> {
+        let memory = Memory::heap(8);
+        std::iter::from_fn(|| self.mapping.get().unwrap().post_pin(&memory)).collect()
+    }
+
+    /// Leaves such requests without a caller.
+    #[allow(dead_code, reason = "not all who share this file ask")]
+    pub(crate) fn empty_queue(&self, tickets: Vec<MappingTicket>) {
+        tickets.into_iter().for_each(|ticket| self.mapping.get().unwrap().abandon_request(ticket));
     }
 
     /// Copies to own memory, or to any other but a peer's, of so many bytes or more take until [`Kind::let_go`].
@@ -321,6 +337,14 @@ impl IpcMemory for Kind {
         self.mapping.get()
     }
 
+    fn unexport_queue(&self) -> Option<&MappingQueue> {
+        self.mapping.get()
+    }
+
+    fn pin_queue(&self) -> Option<&MappingQueue> {
+        self.mapping.get()
+    }
+
     fn read(&self, from: At<'_>, out: &mut [u8]) -> Result<(), CopyError> {
         self.assert_no_kernel();
         self.read_now(from, out)
@@ -367,6 +391,9 @@ impl IpcMemory for Kind {
         if self.holds.get().is_none_or(|least| len < *least) {
             return self.copy(from, to, len);
         }
+        if batch.is_some() && self.fails(Call::Further) {
+            return Err(CopyError::Busy);
+        }
         let mut bytes = vec![0; len];
         self.read_now(from, &mut bytes)?;
         self.take_long(batch, Held { number: 0, bytes, own, other });
@@ -384,6 +411,9 @@ impl IpcMemory for Kind {
         let At::Own(own) = to else { return self.fill(to, from, offset, len) };
         if self.holds.get().is_none_or(|least| len < *least) {
             return self.fill(to, from, offset, len);
+        }
+        if batch.is_some() && self.fails(Call::Further) {
+            return Err(CopyError::Busy);
         }
         let mut bytes = vec![0; len];
         from.read(offset, &mut bytes).unwrap();

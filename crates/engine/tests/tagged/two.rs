@@ -47,11 +47,17 @@ impl Two {
     }
 
     pub(crate) fn with(inbox: Inbox, budget: Amount) -> Self {
+        Self::with_kinds(inbox, budget, |_, _| ())
+    }
+
+    /// The same, with what a test does to the kinds of both, 1 and 2, before they meet.
+    pub(crate) fn with_kinds(inbox: Inbox, budget: Amount, prepare: impl Fn(u8, &Kind)) -> Self {
         let host = UnixHost::new(|_, _| {});
         let device = Device::create(3, 64 << 20).unwrap();
         let now = Instant(0);
         let endpoint = |number: u8| {
             let memory = Kind::new(Device::join(3, &device.descriptor().unwrap()).unwrap());
+            prepare(number, &memory);
             let sharing = Sharing { mutant: planted(), ..Sharing::new([number; 16], budget) };
             Endpoint::new(memory, Config { sharing, inbox, copy: Choice::Learned }, now)
         };

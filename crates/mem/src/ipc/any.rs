@@ -140,6 +140,14 @@ impl IpcMemory for AnyMemory {
         any!(self, kind => kind.unexport(export))
     }
 
+    fn unexport_queue(&self) -> Option<&MappingQueue> {
+        any!(self, kind => kind.unexport_queue())
+    }
+
+    fn pin_queue(&self) -> Option<&MappingQueue> {
+        any!(self, kind => kind.pin_queue())
+    }
+
     fn open(&self, handle: &Handle, descriptor: Option<OwnedFd>) -> Result<Mapped, OpenError> {
         any!(self, kind => IpcMemory::open(kind, handle, descriptor))
     }

@@ -229,8 +229,8 @@ pub enum CopyError {
         /// Bytes.
         len: usize,
     },
-    /// As many copies are under way as may be; nothing was begun. Ask again.
-    #[error("as many copies are under way as may be")]
+    /// No slot for copies is free, or a device is not ready for its first copy. Begin the same copies again, behind the end of their batch if they have one.
+    #[error("no slot for copies is free, or a device is not ready for its first copy")]
     Busy,
     /// The system has no memory for the bytes on their way.
     #[error("cannot allocate memory for a copy: {0}")]

@@ -1,16 +1,21 @@
-//! Requests to open and to close memory of peers, of a kind whose driver may wait for a kernel that runs. The thread that makes progress posts them, polls for
-//! their answers and never waits; a thread of the kind carries them out, one after the other.
+//! Requests for the calls of a driver that may wait for a kernel that runs: to open and close memory of peers, to pin memory of the host, and to give a handle back.
+//! The thread that makes progress posts them, polls for their answers and never waits; a thread of the kind carries them out, one after the other.
 //!
-//! At most [`MAPPING_REQUESTS_MAX`] requests wait for an answer or to have it taken: one more is given back. No thread holds the queue's lock while it calls a driver.
+//! At most [`MAPPING_REQUESTS_MAX`] requests wait for an answer or to have it taken: one more is given back. Objects whose end is such a call
+//! ([`MappingQueue::post_release`]) have no answer, and each has its place from its begin on, and their number is that of pins. No thread holds the queue's
+//! lock while it calls a driver.
 
+use std::any::Any;
 use std::collections::VecDeque;
+use std::fmt;
 use std::os::fd::OwnedFd;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 use trunkline_proto::limits::MAPPING_REQUESTS_MAX;
-use trunkline_proto::reserve::{OutOfMemory, try_deque, try_vec};
+use trunkline_proto::reserve::{OutOfMemory, try_deque, try_grow, try_vec};
 
-use super::{Handle, IpcMemory, Mapped, NotClosed, OpenError, User};
+use super::{CloseError, Export, Handle, IpcMemory, Mapped, NotClosed, OpenError, StagePin, User};
+use crate::Memory;
 
 /// A request that was posted and whose answer was not taken.
 #[derive(Debug, Eq, PartialEq)]
@@ -33,6 +38,10 @@ pub enum MappingRequest {
     Close(Mapped),
     /// To make the streams and events of a device's copies. It has no answer to take: the kind keeps the result itself.
     Prepare(u32),
+    /// To pin memory of the host, as [`IpcMemory::pin`].
+    Pin(Memory),
+    /// To give a handle back, as [`IpcMemory::unexport`].
+    Unexport(Box<Export>),
 }
 
 /// The result of a request.
@@ -44,6 +53,10 @@ pub enum MappingAnswer {
     Closed(Result<(), NotClosed>),
     /// Of [`MappingRequest::Prepare`].
     Prepared,
+    /// Of [`MappingRequest::Pin`]. `None`: the kind pins none, or the driver refuses.
+    Pinned(Option<StagePin>),
+    /// Of [`MappingRequest::Unexport`].
+    Unexported(Result<(), CloseError>),
 }
 
 impl MappingRequest {
@@ -55,8 +68,19 @@ impl MappingRequest {
             }
             Self::Close(mapped) => MappingAnswer::Closed(of.close(mapped)),
             Self::Prepare(_) => MappingAnswer::Prepared,
+            Self::Pin(memory) => MappingAnswer::Pinned(of.pin(&memory)),
+            Self::Unexport(export) => MappingAnswer::Unexported(of.unexport(*export)),
         }
     }
+}
+
+/// An object whose end is a call of a driver that may wait for a kernel that runs.
+pub(super) type ReleasedObject = Box<dyn Any + Send + Sync>;
+
+/// What a thread that serves a queue does next.
+enum NextStep {
+    CarryOut(u64, MappingRequest),
+    End(ReleasedObject),
 }
 
 /// The requests of one kind, and their answers.
@@ -67,14 +91,25 @@ pub struct MappingQueue {
     wake: Condvar,
 }
 
-#[derive(Debug)]
 struct QueuedRequests {
     posted: VecDeque<(u64, MappingRequest)>,
     answers: Vec<(u64, MappingAnswer)>,
     /// Requests that were posted and whose answers were not taken.
     outstanding: usize,
+    /// The request under way whose answer no caller takes any more.
+    abandoned: Option<u64>,
+    /// Objects that are to end.
+    releases: Vec<ReleasedObject>,
+    /// Places for them, of those that live and those that are to end.
+    release_places: usize,
     next: u64,
     is_over: bool,
+}
+
+impl fmt::Debug for QueuedRequests {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} requests, {} objects that are to end", self.outstanding, self.releases.len())
+    }
 }
 
 impl QueuedRequests {
@@ -87,6 +122,20 @@ impl QueuedRequests {
         self.next += 1;
         Some(MappingTicket(self.next))
     }
+
+    /// The next step of the thread that serves the queue. Once the queue is over, only requests that give handles back are left.
+    fn take_step(&mut self) -> Option<NextStep> {
+        if let Some(release) = self.releases.pop() {
+            self.release_places -= 1;
+            return Some(NextStep::End(release));
+        }
+        while let Some((number, request)) = self.posted.pop_front() {
+            if !self.is_over || matches!(request, MappingRequest::Unexport(_)) {
+                return Some(NextStep::CarryOut(number, request));
+            }
+        }
+        None
+    }
 }
 
 impl MappingQueue {
@@ -97,7 +146,16 @@ impl MappingQueue {
     pub fn new() -> Result<Self, OutOfMemory> {
         let posted = try_deque(MAPPING_REQUESTS_MAX)?;
         let answers = try_vec(MAPPING_REQUESTS_MAX)?;
-        let state = QueuedRequests { posted, answers, outstanding: 0, next: 0, is_over: false };
+        let state = QueuedRequests {
+            posted,
+            answers,
+            outstanding: 0,
+            abandoned: None,
+            releases: Vec::new(),
+            release_places: 0,
+            next: 0,
+            is_over: false,
+        };
         Ok(Self { state: Mutex::new(state), wake: Condvar::new() })
     }
 
@@ -143,6 +201,77 @@ impl MappingQueue {
         true
     }
 
+    /// Posts a request to pin memory of the host. `None`: the queue is full; post again once an answer was taken.
+    pub fn post_pin(&self, memory: &Memory) -> Option<MappingTicket> {
+        let mut state = self.lock_requests();
+        let ticket = state.reserve_ticket()?;
+        state.posted.push_back((ticket.0, MappingRequest::Pin(memory.clone())));
+        drop(state);
+        self.wake.notify_one();
+        Some(ticket)
+    }
+
+    /// Posts a request to give a handle back.
+    ///
+    /// # Errors
+    /// The export, if the queue is full: post again once an answer was taken.
+    pub fn post_unexport(&self, export: Box<Export>) -> Result<MappingTicket, Box<Export>> {
+        let mut state = self.lock_requests();
+        let Some(ticket) = state.reserve_ticket() else { return Err(export) };
+        state.posted.push_back((ticket.0, MappingRequest::Unexport(export)));
+        drop(state);
+        self.wake.notify_one();
+        Ok(ticket)
+    }
+
+    /// Reserves a place for an object that is to end by [`MappingQueue::post_release`], so that its end never waits for room.
+    ///
+    /// # Errors
+    /// [`OutOfMemory`].
+    pub(super) fn reserve_release(&self) -> Result<(), OutOfMemory> {
+        let mut state = self.lock_requests();
+        let wanted = state.release_places + 1 - state.releases.len();
+        try_grow(&mut state.releases, wanted)?;
+        state.release_places += 1;
+        Ok(())
+    }
+
+    /// Gives such a place back.
+    pub(super) fn cancel_release(&self) {
+        self.lock_requests().release_places -= 1;
+    }
+
+    /// Has an object, whose place was reserved, ended by the thread that serves the queue. Given back once there is none any more: then its owner ends it.
+    pub(super) fn post_release(&self, object: ReleasedObject) -> Option<ReleasedObject> {
+        let mut state = self.lock_requests();
+        if state.is_over {
+            state.release_places -= 1;
+            return Some(object);
+        }
+        state.releases.push(object);
+        drop(state);
+        self.wake.notify_one();
+        None
+    }
+
+    /// Leaves a request without a caller: it is not carried out if it has not begun, and its result is dropped.
+    pub fn abandon_request(&self, ticket: MappingTicket) {
+        let MappingTicket(number) = ticket;
+        let mut state = self.lock_requests();
+        let answer = state.answers.iter().position(|(of, _)| *of == number);
+        let answer = answer.map(|at| state.answers.swap_remove(at));
+        let posted = state.posted.iter().position(|(of, _)| *of == number);
+        let request = posted.and_then(|at| state.posted.remove(at));
+        if answer.is_some() || request.is_some() {
+            state.outstanding -= 1;
+        } else {
+            state.abandoned = Some(number);
+        }
+        // Dropped without the lock: a pin posts its end here.
+        drop(state);
+        drop((answer, request));
+    }
+
     fn take_answer(&self, ticket: &MappingTicket) -> Option<MappingAnswer> {
         let mut state = self.lock_requests();
         let at = state.answers.iter().position(|(number, _)| *number == ticket.0)?;
@@ -154,7 +283,7 @@ impl MappingQueue {
     pub fn take_opened(&self, ticket: &MappingTicket) -> Option<Result<Mapped, OpenError>> {
         match self.take_answer(ticket)? {
             MappingAnswer::Opened(opened) => Some(opened),
-            MappingAnswer::Closed(_) | MappingAnswer::Prepared => None,
+            _ => None,
         }
     }
 
@@ -162,41 +291,76 @@ impl MappingQueue {
     pub fn take_closed(&self, ticket: &MappingTicket) -> Option<Result<(), NotClosed>> {
         match self.take_answer(ticket)? {
             MappingAnswer::Closed(closed) => Some(closed),
-            MappingAnswer::Opened(_) | MappingAnswer::Prepared => None,
+            _ => None,
         }
     }
 
-    /// Carries out the oldest posted request, if there is one; returns whether there was.
+    /// Takes the answer to a request to pin, if there is one. The ticket is over then. Never waits.
+    pub fn take_pinned(&self, ticket: &MappingTicket) -> Option<Option<StagePin>> {
+        match self.take_answer(ticket)? {
+            MappingAnswer::Pinned(pin) => Some(pin),
+            _ => None,
+        }
+    }
+
+    /// Takes the answer to a request to give a handle back, if there is one. The ticket is over then. Never waits.
+    pub fn take_unexported(&self, ticket: &MappingTicket) -> Option<Result<(), CloseError>> {
+        match self.take_answer(ticket)? {
+            MappingAnswer::Unexported(unexported) => Some(unexported),
+            _ => None,
+        }
+    }
+
+    /// Ends an object that is to end, or carries out the oldest posted request, if there is any; returns whether there was.
     pub fn serve_one(&self, carry_out: impl FnOnce(MappingRequest) -> MappingAnswer) -> bool {
-        let Some((number, request)) = self.lock_requests().posted.pop_front() else { return false };
+        let step = self.lock_requests().take_step();
+        let (number, request) = match step {
+            None => return false,
+            Some(NextStep::End(release)) => {
+                drop(release);
+                return true;
+            }
+            Some(NextStep::CarryOut(number, request)) => (number, request),
+        };
         let answer = carry_out(request);
         let mut state = self.lock_requests();
+        let is_abandoned = state.abandoned.take_if(|of| *of == number).is_some();
         match answer {
-            MappingAnswer::Prepared => state.outstanding -= 1,
+            answer if is_abandoned || matches!(answer, MappingAnswer::Prepared) => {
+                state.outstanding -= 1;
+                drop(state);
+                drop(answer);
+            }
             answer => state.answers.push((number, answer)),
         }
         true
     }
 
-    /// Carries out all posted requests, and waits for more, until [`MappingQueue::end_service`].
+    /// Carries out all posted requests, and waits for more, until [`MappingQueue::end_service`]; then it gives back what was to be given back.
     pub(super) fn serve_requests(&self, mut carry_out: impl FnMut(MappingRequest) -> MappingAnswer) {
         loop {
             let mut state = self.lock_requests();
-            while state.posted.is_empty() && !state.is_over {
+            while state.posted.is_empty() && state.releases.is_empty() && !state.is_over {
                 state = self.wake.wait(state).unwrap_or_else(PoisonError::into_inner);
             }
-            if state.is_over {
+            let is_over = state.is_over;
+            drop(state);
+            if !self.serve_one(&mut carry_out) && is_over {
                 return;
             }
-            drop(state);
-            self.serve_one(&mut carry_out);
         }
     }
 
-    /// Ends the queue: no further request is carried out than the one under way.
+    /// Ends the queue: no further request is carried out than the one under way and those that give a handle back.
     pub(super) fn end_service(&self) {
         self.lock_requests().is_over = true;
         self.wake.notify_all();
+    }
+
+    /// Drops the answers that no caller has taken, once no thread serves the queue: pins among them would keep the queue.
+    pub(super) fn drop_answers(&self) {
+        let answers = std::mem::take(&mut self.lock_requests().answers);
+        drop(answers);
     }
 }
 
@@ -217,6 +381,8 @@ mod tests {
             }
             MappingRequest::Open { .. } => MappingAnswer::Opened(Err(OpenError::Own)),
             MappingRequest::Prepare(_) => MappingAnswer::Prepared,
+            MappingRequest::Pin(_) => MappingAnswer::Pinned(None),
+            MappingRequest::Unexport(_) => MappingAnswer::Unexported(Err(CloseError::Unknown)),
         }
     }
 
@@ -255,6 +421,72 @@ mod tests {
         for _ in 0..2 * MAPPING_REQUESTS_MAX {
             assert!(queue.post_prepare(3) && queue.serve_one(refuse));
         }
+    }
+
+    #[test]
+    fn abandoned_requests_give_their_places_back() {
+        let (queue, memory) = (MappingQueue::new().unwrap(), Memory::heap(8));
+        for stage in 0..3 * MAPPING_REQUESTS_MAX {
+            let ticket = queue.post_pin(&memory).expect("there is room");
+            match stage % 3 {
+                0 => queue.abandon_request(ticket),
+                1 => {
+                    assert!(queue.serve_one(refuse));
+                    queue.abandon_request(ticket);
+                }
+                _ => assert!(queue.serve_one(|request| {
+                    queue.abandon_request(ticket);
+                    refuse(request)
+                })),
+            }
+            assert!(!queue.serve_one(refuse), "nothing is left to do");
+        }
+        let tickets: Vec<_> = std::iter::from_fn(|| queue.post_pin(&memory)).collect();
+        assert_eq!(tickets.len(), MAPPING_REQUESTS_MAX);
+    }
+
+    /// Counts how often it has ended.
+    struct Ends(std::sync::Arc<std::sync::atomic::AtomicU32>);
+
+    impl Drop for Ends {
+        fn drop(&mut self) {
+            self.0.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        }
+    }
+
+    #[test]
+    fn released_objects_end_in_the_serving_thread() {
+        let (queue, count) =
+            (MappingQueue::new().unwrap(), std::sync::Arc::<std::sync::atomic::AtomicU32>::default());
+        let ended = || count.load(std::sync::atomic::Ordering::Relaxed);
+        let release = || {
+            queue.reserve_release().unwrap();
+            queue.post_release(Box::new(Ends(std::sync::Arc::clone(&count))))
+        };
+        // A queue without room for requests accepts them.
+        let tickets: Vec<_> = std::iter::from_fn(|| queue.post_pin(&Memory::heap(8))).collect();
+        assert!((0..3).all(|_| release().is_none()));
+        assert_eq!(ended(), 0);
+        assert!((0..3).all(|_| queue.serve_one(|_| panic!("no request is first"))));
+        assert_eq!(ended(), 3);
+        assert!(release().is_none());
+        queue.end_service();
+        queue.serve_requests(|_| panic!("a request is carried out though the queue is over"));
+        assert_eq!(ended(), 4, "what was posted before the end is ended");
+        assert!(release().is_some(), "its owner ends it");
+        assert_eq!((ended(), tickets.len()), (5, MAPPING_REQUESTS_MAX));
+    }
+
+    #[test]
+    fn handles_are_given_back_behind_the_end_of_the_queue() {
+        let queue = MappingQueue::new().unwrap();
+        let export = Export { handle: Handle::new(16, &[1]).unwrap(), descriptor: None };
+        let ticket = queue.post_unexport(Box::new(export)).unwrap();
+        let _closed = queue.post_close(mapped(5)).unwrap();
+        queue.end_service();
+        queue.serve_requests(refuse);
+        assert!(matches!(queue.take_unexported(&ticket), Some(Err(CloseError::Unknown))));
+        queue.drop_answers();
     }
 
     #[test]

@@ -111,6 +111,11 @@ pub trait IpcMemory: fmt::Debug + Send + Sync {
         Ok(())
     }
 
+    /// The requests of the thread that gives handles back, of a kind whose driver may wait there for a kernel that runs. `None`: [`IpcMemory::unexport`] waits for none.
+    fn unexport_queue(&self) -> Option<&MappingQueue> {
+        None
+    }
+
     /// Opens a handle of a peer, all or nothing. The descriptor, if the handle came with one, is closed before this returns.
     ///
     /// # Errors
@@ -187,8 +192,14 @@ pub trait IpcMemory: fmt::Debug + Send + Sync {
     }
 
     /// Pins memory that copies go through, so that they are as fast as the device's link. `None`: it is not pinned, as this kind has no use for it or the driver
-    /// refuses, of which the user is warned once per process.
+    /// refuses, of which the user is warned once per process. May wait for a kernel that runs where there is an [`IpcMemory::pin_queue`].
     fn pin(&self, _memory: &Memory) -> Option<StagePin> {
+        None
+    }
+
+    /// The requests of the thread that pins memory of the host, of a kind whose driver may wait there for a kernel that runs. `None`: [`IpcMemory::pin`] waits for none.
+    /// Where there is one, that thread unpins the memory, too, and the thread that drops the pin does not wait.
+    fn pin_queue(&self) -> Option<&MappingQueue> {
         None
     }
 
@@ -201,7 +212,8 @@ pub trait IpcMemory: fmt::Debug + Send + Sync {
     /// are there, and both ends may be used by any code, when [`IpcMemory::has_ended`] says so of the batch, also where this failed.
     ///
     /// # Errors
-    /// [`CopyError`]; [`CopyError::Busy`] for a first copy only.
+    /// [`CopyError`]. After [`CopyError::Busy`] the same copies may be begun again: at once without a batch, and with one behind its end, where some of the bytes may have
+    /// been copied.
     fn begin_copy(
         &self,
         _batch: &mut Option<CopyBatch>,

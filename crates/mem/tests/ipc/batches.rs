@@ -176,6 +176,23 @@ fn first_copy_of_a_further_device_waits_for_no_kernel() {
     }
 }
 
+/// The second half of the bytes is on a device whose stream another thread makes, and waits there for the kernel. The first half is asked for by itself before, as rows are.
+#[test]
+fn further_copy_of_a_batch_waits_for_no_kernel() {
+    let Some((world, _)) = holding("cuda") else { return };
+    world.set("STUB_DEVICES", 2);
+    let process = world.process();
+    let addr = process.vendor("make two devices", &[2 * SEGMENT as u64]).unwrap() as usize;
+    let batch = process.begin_fill(addr, SEGMENT, ONE);
+    process.number("stub_run_kernel", 0);
+    let busy = process.fill_further(batch, addr + SEGMENT, SEGMENT, TWO).expect_err("it has no stream yet");
+    assert!(busy.starts_with("Busy"), "{busy}");
+    assert_eq!(process.number("stub_kernel_runs", 0), 1, "no call of this thread waited for it");
+    process.number("stub_end_kernel", 0);
+    assert_eq!(process.number("stub_let_go", 0), 0);
+    assert_eq!(process.has_ended(batch), Ok(true), "the copies begun before");
+}
+
 #[test]
 fn thread_that_closes_waits_for_copies_alone() {
     for kind in ["cuda", "cuda_segment", "hip", "ze"] {

@@ -364,13 +364,19 @@ impl Process {
     }
 
     /// The same, once.
-    pub(crate) fn try_begin_fill(
+    pub(crate) fn try_begin_fill(&self, own: usize, len: usize, pattern: Pattern) -> Result<u64, String> {
+        self.fill_further(0, own, len, pattern)
+    }
+
+    /// The same behind the copies of a batch.
+    pub(crate) fn fill_further(
         &self,
+        batch: u64,
         own: usize,
         len: usize,
         Pattern(first, step): Pattern,
     ) -> Result<u64, String> {
-        let args = [own as u64, len as u64, first, step];
+        let args = [own as u64, len as u64, first, step, batch];
         self.ask(Op::BeginFill, &args, &[], None).map(|(words, ..)| words[1])
     }
 
@@ -625,7 +631,8 @@ impl Server {
                 reply(&[batch.map_or(0, |CopyBatch(number)| number)])
             }
             Op::BeginFill => {
-                let (heap, mut batch) = (Memory::try_heap(b as usize).unwrap(), None);
+                let (heap, mut batch) =
+                    (Memory::try_heap(b as usize).unwrap(), (e != 0).then_some(CopyBatch(e)));
                 for (at, offset) in (0..b).step_by(8).enumerate() {
                     heap.write(offset, &c.wrapping_add(d.wrapping_mul(at as u64)).to_le_bytes()).unwrap();
                 }
@@ -637,10 +644,16 @@ impl Server {
                 let heap = Memory::try_heap(a as usize).unwrap();
                 let mut told = Vec::new();
                 let library = stub::library_of(&self.kind).unwrap();
-                for pinned in [self.subject.memory().pin(&heap), None] {
-                    told.push(u64::from(pinned.is_some()));
-                    told.push(stub::number(library, "stub_pins", 0));
+                let pins = || stub::number(library, "stub_pins", 0);
+                let pinned = self.subject.memory().pin(&heap);
+                told.extend([u64::from(pinned.is_some()), pins()]);
+                drop(pinned);
+                // Another thread unpins it.
+                let until = Instant::now() + Duration::from_secs(5);
+                while pins() > 0 && Instant::now() < until {
+                    std::thread::yield_now();
                 }
+                told.extend([0, pins()]);
                 reply(&told)
             }
             Op::HasEnded => {

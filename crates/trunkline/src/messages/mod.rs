@@ -144,7 +144,8 @@ pub struct Message {
 const OWN_TAGS: u64 = 1 << 63;
 
 impl<M: IpcMemory> Messages<M> {
-    /// Makes the messages of a world's ranks. All of them call it, with memory of the same kind.
+    /// Makes the messages of a world's ranks. All of them call it, with memory of the same kind. Of memory of GPUs it waits for no kernel that runs; short and staged messages of
+    /// such memory wait until the driver has pinned the inbox.
     ///
     /// # Errors
     /// [`MessageError`].

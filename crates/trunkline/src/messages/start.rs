@@ -270,7 +270,8 @@ impl<M: IpcMemory> Messages<M> {
         near.iter().try_for_each(|rank| self.take(tag, *rank, &mut []))
     }
 
-    /// Ends: when all ranks near have called it, what was exported is given back and what was mapped is unmapped.
+    /// Ends: when all ranks near have called it, what was exported is given back and what was mapped is unmapped. Of memory of GPUs a driver may wait here for kernels that run, as
+    /// it may when messages are dropped.
     ///
     /// # Errors
     /// As [`Messages::barrier`].

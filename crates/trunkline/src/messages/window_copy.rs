@@ -25,11 +25,16 @@ impl<M: IpcMemory> Messages<M> {
         let mut done = 0;
         while done < len {
             let part = (done, most.min(len - done));
-            let begun = self.begin_window_copy(|one| match deed {
-                Deed::Put => one.endpoint.put(loan, place.spot, buffer.inner(), part),
-                Deed::Get => one.endpoint.get(loan, place.spot, buffer.inner(), part),
-            });
-            let copied = begun.and_then(|()| self.end_window_copy(|one| one.endpoint.has_copied(loan)));
+            let copied = loop {
+                let begun = match deed {
+                    Deed::Put => self.endpoint.put(loan, place.spot, buffer.inner(), part),
+                    Deed::Get => self.endpoint.get(loan, place.spot, buffer.inner(), part),
+                };
+                match begun.and_then(|()| self.end_window_copy(|one| one.endpoint.has_copied(loan))) {
+                    Err(CopyError::Busy) => self.pause(),
+                    copied => break copied,
+                }
+            };
             copied.map_err(|error| MessageError::of_copy(error, place.rank))?;
             done += part.1;
             if done < len {
@@ -61,16 +66,20 @@ impl<M: IpcMemory> Messages<M> {
         let mut done = 0;
         while done < len {
             let part = (done, most.min(len - done));
-            let mut batch = None;
-            let begun = self.begin_window_copy(|one| {
-                from.inner().begin_copy(one.memory(), &mut batch, into.inner(), part)
-            });
-            // The copies under way of one that could not be begun as a whole end first.
-            let ended = match &batch {
-                Some(batch) => self.end_window_copy(|one| one.memory().has_ended(batch)),
-                None => Ok(()),
+            let copied = loop {
+                let mut batch = None;
+                let begun = from.inner().begin_copy(self.memory(), &mut batch, into.inner(), part);
+                // The copies under way of one that could not be begun as a whole end first.
+                let ended = match &batch {
+                    Some(batch) => self.end_window_copy(|one| one.memory().has_ended(batch)),
+                    None => Ok(()),
+                };
+                match begun.and(ended) {
+                    Err(CopyError::Busy) => self.pause(),
+                    copied => break copied,
+                }
             };
-            begun.and(ended).map_err(|error| MessageError::of_copy(error, place.rank))?;
+            copied.map_err(|error| MessageError::of_copy(error, place.rank))?;
             done += part.1;
         }
         Ok(())
@@ -78,19 +87,6 @@ impl<M: IpcMemory> Messages<M> {
 
     fn bytes_at_once(&self, in_one_row: bool) -> u64 {
         self.memory().batch_bytes().filter(|_| in_one_row).unwrap_or(COPY)
-    }
-
-    /// Begins a copy, as soon as there is a place among those under way.
-    fn begin_window_copy(
-        &mut self,
-        mut begin: impl FnMut(&mut Self) -> Result<(), CopyError>,
-    ) -> Result<(), CopyError> {
-        loop {
-            match begin(self) {
-                Err(CopyError::Busy) => self.pause(),
-                begun => return begun,
-            }
-        }
     }
 
     /// Goes on with everything until a copy has ended.

@@ -26,13 +26,24 @@ struct Stub {
 
 /// Runs a test as two ranks over the library that stands for a kind's driver, with those settings of it. To be called first in the test of that name.
 pub(crate) fn over_stub(kind: &str, settings: &[(&str, &str)], name: &str, rank: impl FnOnce(World)) {
+    ranks_over_stub(kind, 2, settings, name, rank);
+}
+
+/// The same with `size` ranks.
+pub(crate) fn ranks_over_stub(
+    kind: &str,
+    size: usize,
+    settings: &[(&str, &str)],
+    name: &str,
+    rank: impl FnOnce(World),
+) {
     let library = match kind {
         "cuda" => "libcuda.so.1",
         "hip" => "libamdhip64.so.7",
         _ => "libze_loader.so.1",
     };
     if crate::ranks::is_rank() {
-        return run_within(&[], name, 2, rank);
+        return run_within(&[], name, size, rank);
     }
     let Some(stub) = stub(kind, library) else { return };
     let mut environment = vec![
@@ -41,7 +52,7 @@ pub(crate) fn over_stub(kind: &str, settings: &[(&str, &str)], name: &str, rank:
         ("STUB_HIP_PINS", "0".as_ref()),
     ];
     environment.extend(settings.iter().map(|(name, value)| (*name, value.as_ref())));
-    run_within(&environment, name, 2, rank);
+    run_within(&environment, name, size, rank);
 }
 
 /// Runs a test as two ranks over the driver of this machine, or skips it. To be called first in the test of that name.

@@ -3,7 +3,7 @@
 use trunkline::World;
 use trunkline::messages::{AnyMemory, Buffer, Choice, Messages, Method, Place};
 
-use crate::gpus::over_stub;
+use crate::gpus::{over_stub, ranks_over_stub};
 use crate::kept::make_buffer;
 use crate::stand_in::StandIn;
 
@@ -38,6 +38,13 @@ fn bytes(messages: &Messages<AnyMemory>, buffer: &Buffer) -> Vec<u8> {
     bytes
 }
 
+/// Makes progress until a copy is under way, which begins once another thread has pinned its inbox.
+fn until_under_way(messages: &mut Messages<AnyMemory>, stub: &StandIn) {
+    while stub.ask("stub_under_way") != 1 {
+        messages.progress();
+    }
+}
+
 /// Rank 0 sends a short message of the device, and rank 1 receives it into its device; each exchanges others with the other one meanwhile.
 fn short_messages(kind: &str, world: World) {
     let mut messages = Messages::start(&world, AnyMemory::open(kind, 0).unwrap()).unwrap();
@@ -49,6 +56,7 @@ fn short_messages(kind: &str, world: World) {
     if rank == 0 {
         let sent = messages.isend(1, 1, &buffer).unwrap();
         messages.recv(1, 2, &mut word).unwrap();
+        until_under_way(&mut messages, &stub);
         assert_eq!(messages.test(sent).unwrap(), None, "its copy has not landed");
         assert_eq!(stub.ask("stub_let_go"), 0);
         messages.wait(sent).unwrap();
@@ -58,8 +66,8 @@ fn short_messages(kind: &str, world: World) {
         messages.send(0, 2, &[1]).unwrap();
         // It is behind the other message.
         messages.recv(0, 3, &mut word).unwrap();
+        until_under_way(&mut messages, &stub);
         assert_eq!(messages.test(received).unwrap(), None, "its copy has not landed");
-        assert_eq!(stub.ask("stub_under_way"), 1);
         assert_eq!(stub.ask("stub_let_go"), 0);
         messages.wait(received).unwrap();
     }
@@ -231,4 +239,199 @@ fn mappings_of_hip_hold_up_nothing_while_a_kernel_runs() {
 #[test]
 fn mappings_of_level_zero_hold_up_nothing_while_a_kernel_runs() {
     mappings_over("ze", "plain", "kernel_runs::mappings_of_level_zero_hold_up_nothing_while_a_kernel_runs");
+}
+
+/// Rank 1 starts while a kernel runs there, and so before its inboxes are pinned: messages of the host arrive, and one of its device waits.
+fn pins(kind: &str, world: World) {
+    let memory = AnyMemory::open(kind, 0).unwrap();
+    let (rank, stub, addr) = (world.rank(), stand_in(kind), memory.alloc(LEN).unwrap());
+    if rank == 1 {
+        stub.ask("stub_run_kernel");
+    }
+    let mut messages = Messages::start(&world, memory).unwrap();
+    let seen = go_on_until_a_call_waits(&mut messages, &stub);
+    let buffer = Buffer::own(addr, LEN);
+    messages.write(&buffer, 0, &pattern(rank, LEN)).unwrap();
+    if rank == 0 {
+        let sent = messages.isend(1, 1, &buffer).unwrap();
+        messages.wait(sent).unwrap();
+        go_on_until_a_call_waits(&mut messages, &stub);
+    } else {
+        assert_eq!(seen, [1, 1], "the thread that makes progress waited for the kernel");
+        let received = messages.irecv(0, 1, &buffer).unwrap();
+        assert_eq!(go_on_until_a_call_waits(&mut messages, &stub), [1, 1]);
+        assert_eq!(messages.test(received).unwrap(), None, "its inbox is not pinned yet");
+        stub.ask("stub_end_kernel");
+        messages.wait(received).unwrap();
+    }
+    assert!(bytes(&messages, &buffer) == pattern(0, LEN));
+    while stub.ask("stub_pins") != 2 {
+        messages.progress();
+    }
+    messages.finish().unwrap();
+    assert_eq!(stub.ask("stub_pins"), 0);
+    world.finish().unwrap();
+}
+
+fn pins_over(kind: &str, name: &str) {
+    over_stub(kind, &[], name, |world| pins(kind, world));
+}
+
+#[test]
+fn pins_of_cuda_hold_up_nothing_while_a_kernel_runs() {
+    pins_over("cuda", "kernel_runs::pins_of_cuda_hold_up_nothing_while_a_kernel_runs");
+}
+
+#[test]
+fn pins_of_hip_hold_up_nothing_while_a_kernel_runs() {
+    pins_over("hip", "kernel_runs::pins_of_hip_hold_up_nothing_while_a_kernel_runs");
+}
+
+/// Rank 2 leaves while a kernel runs at rank 1, which unpins what it shared with rank 2: messages between ranks 0 and 1 arrive.
+fn ended_pins(kind: &str, world: World) {
+    let mut messages = Messages::start(&world, AnyMemory::open(kind, 0).unwrap()).unwrap();
+    let (rank, stub) = (world.rank(), stand_in(kind));
+    while stub.ask("stub_pins") != 4 {
+        messages.progress();
+    }
+    if rank == 1 {
+        stub.ask("stub_run_kernel");
+    }
+    world.barrier().unwrap();
+    if rank == 2 {
+        drop(messages);
+        assert_eq!(stub.ask("stub_pins"), 0);
+        return world.finish().unwrap();
+    }
+    let seen = go_on_until_a_call_waits(&mut messages, &stub);
+    if rank == 1 {
+        assert_eq!(seen, [1, 1], "the thread that makes progress waited for the kernel");
+        assert_eq!(stub.ask("stub_pins"), 4);
+        stub.ask("stub_end_kernel");
+    }
+    // The other one may leave meanwhile.
+    while stub.ask("stub_pins") > 2 {
+        messages.progress();
+    }
+    drop(messages);
+    assert_eq!(stub.ask("stub_pins"), 0);
+    world.finish().unwrap();
+}
+
+fn ended_pins_over(kind: &str, name: &str) {
+    ranks_over_stub(kind, 3, &[], name, |world| ended_pins(kind, world));
+}
+
+#[test]
+fn ended_pins_of_cuda_hold_up_nothing() {
+    ended_pins_over("cuda", "kernel_runs::ended_pins_of_cuda_hold_up_nothing");
+}
+
+#[test]
+fn ended_pins_of_hip_hold_up_nothing() {
+    ended_pins_over("hip", "kernel_runs::ended_pins_of_hip_hold_up_nothing");
+}
+
+/// Rank 1 gives a handle back while a kernel runs there. The memory was freed before, so the driver frees it then, which may wait.
+#[test]
+fn handles_of_level_zero_are_given_back_beside_a_kernel() {
+    let name = "kernel_runs::handles_of_level_zero_are_given_back_beside_a_kernel";
+    over_stub("ze", &[], name, |world: World| {
+        let mut messages = Messages::start(&world, AnyMemory::open("ze", 0).unwrap()).unwrap();
+        messages.choose(Choice::Fixed(Method::Pull));
+        let (rank, stub) = (world.rank(), stand_in("ze"));
+        let buffer = own(&messages, rank, 1 << 20);
+        let address = buffer.address().unwrap();
+        if rank == 1 {
+            let sent = messages.isend(0, 1, &buffer).unwrap();
+            messages.wait(sent).unwrap();
+            messages.memory().free(address).unwrap();
+            stub.ask("stub_run_kernel");
+            assert!(messages.release(address), "it was exported");
+        } else {
+            let received = messages.irecv(1, 1, &buffer).unwrap();
+            messages.wait(received).unwrap();
+            assert!(bytes(&messages, &buffer) == pattern(1, buffer.len()));
+        }
+        let seen = go_on_until_a_call_waits(&mut messages, &stub);
+        if rank == 1 {
+            assert_eq!(seen, [1, 1], "the thread that makes progress waited for the kernel");
+            assert!(messages.is_exported(address, 1), "the driver still has it");
+            stub.ask("stub_end_kernel");
+            while messages.is_exported(address, 1) {
+                messages.progress();
+            }
+            assert_eq!((stub.ask("stub_gets"), stub.ask("stub_puts")), (1, 1));
+        }
+        messages.finish().unwrap();
+        world.finish().unwrap();
+    });
+}
+
+/// Rank 1 puts a buffer in rows to its own part while a kernel runs there. The second row is on a device that has no stream yet: a message that arrives meanwhile is
+/// received, and the kernel ends only then.
+#[test]
+fn rows_on_a_further_device_hold_up_nothing() {
+    const HALF: usize = 256 << 10;
+    let name = "kernel_runs::rows_on_a_further_device_hold_up_nothing";
+    over_stub("cuda", &[("STUB_DEVICES", "2")], name, |world: World| {
+        let mut messages = Messages::start(&world, AnyMemory::open("cuda", 0).unwrap()).unwrap();
+        let (rank, stub) = (world.rank(), stand_in("cuda"));
+        let (part, host) = (Buffer::private(2 * HALF).unwrap(), Buffer::private(100_000).unwrap());
+        let both = make_buffer(messages.memory(), "two devices");
+        let window = messages.window(&part).unwrap();
+        if rank == 0 {
+            host.write(0, &[7; 100_000]).unwrap();
+            let sent = messages.isend(1, 1, &host).unwrap();
+            messages.wait(sent).unwrap();
+        } else {
+            let rows = both.in_rows(LEN, HALF).unwrap();
+            let received = messages.irecv(0, 1, &host).unwrap();
+            stub.ask("stub_run_kernel");
+            let kernel_ran = std::thread::scope(|scope| {
+                let ends = scope.spawn(|| {
+                    let (mut last, stub) = ([0], stand_in("cuda"));
+                    while last != [7] && stub.ask("stub_kernel_runs") == 1 {
+                        host.read(99_999, &mut last).unwrap();
+                    }
+                    let ran = stub.ask("stub_kernel_runs");
+                    stub.ask("stub_end_kernel");
+                    ran
+                });
+                messages.put(&window, Place::new(1, 0), &rows).unwrap();
+                ends.join().unwrap()
+            });
+            assert_eq!(kernel_ran, 1, "the thread that makes progress waited for the kernel");
+            messages.wait(received).unwrap();
+        }
+        messages.fence(&window).unwrap();
+        messages.free(window).unwrap();
+        messages.finish().unwrap();
+        world.finish().unwrap();
+    });
+}
+
+/// Messages that are dropped before the driver has pinned their inboxes leave no pin behind; their end waits for the call under way.
+#[test]
+fn dropped_messages_leave_no_pin_behind() {
+    let name = "kernel_runs::dropped_messages_leave_no_pin_behind";
+    over_stub("cuda", &[], name, |world: World| {
+        let memory = AnyMemory::open("cuda", 0).unwrap();
+        let stub = stand_in("cuda");
+        stub.ask("stub_run_kernel");
+        let messages = Messages::start(&world, memory).unwrap();
+        while stub.ask("stub_kernel_waiting") == 0 {
+            assert_eq!(
+                stub.ask("stub_kernel_runs"),
+                1,
+                "the thread that makes progress waited for the kernel"
+            );
+        }
+        std::thread::scope(|scope| {
+            scope.spawn(|| drop(messages));
+            stub.ask("stub_end_kernel");
+        });
+        assert_eq!(stub.ask("stub_pins"), 0);
+        world.finish().unwrap();
+    });
 }

@@ -1,4 +1,13 @@
 //! What differs between the drivers of GPUs, behind what is common to them.
+//!
+//! Which thread makes which calls, by whether a driver may wait there for a kernel that runs (CUDA's names; HIP's and Level Zero's equivalents are made in the same places):
+//!
+//! | thread | calls | may wait |
+//! | --- | --- | --- |
+//! | mapping thread | `cuIpcOpenMemHandle`, `cuIpcCloseMemHandle`; `cuMemImportFromShareableHandle`, `cuMemAddressReserve`, `cuMemMap`, `cuMemSetAccess`, `cuMemUnmap`, `cuMemAddressFree`, `cuMemRelease` of an import; `cuStreamCreate`, `cuEventCreate` and the context of a further device; `cuMemHostRegister`, `cuMemHostUnregister`; `zeMemPutIpcHandle` | yes |
+//! | the caller that opens or drops a kind, or pins dropped after it | `cuInit`, streams and events of the kind's device, their end, and all of the above that is left | yes |
+//! | the caller of `alloc`, `free`, `read`, `write`, `copy` and `fill` | `cuMemAlloc`, `cuMemFree`; `cuMemcpyAsync` with `cuStreamSynchronize`, a list of Level Zero that waits | yes |
+//! | progress thread | `cuPointerGetAttributes`, `cuMemGetAddressRange`; `cuIpcGetMemHandle`, `cuMemRetainAllocationHandle`, `cuMemExportToShareableHandle`, `cuMemRelease` of that reference, `cuPointerSetAttribute`, `cuCtxSetFlags`; `cuMemcpyAsync`, `cuEventRecord`, `cuEventQuery` | not as documented; `cuMemRelease` where the user frees a segment while it is exported |
 
 use std::fmt;
 use std::os::fd::OwnedFd;
@@ -27,6 +36,9 @@ pub trait Driver: CopyStreams + fmt::Debug + Send + Sized + Sync {
     /// Numbers of its kinds of handle, the usual one first.
     const KINDS: &'static [u8];
 
+    /// Whether [`Driver::unexport`] may wait for a kernel that runs.
+    const UNEXPORT_MAY_WAIT: bool = false;
+
     /// Begins, with memory of others to be mapped for that device by default.
     ///
     /// # Errors
@@ -45,7 +57,7 @@ pub trait Driver: CopyStreams + fmt::Debug + Send + Sized + Sync {
     /// Makes a handle of an allocation: fills in what is the driver's own, and tells what goes along.
     ///
     /// # Errors
-    /// [`ExportError`].
+    /// [`ExportError`]. The caller gives back a handle that was filled in.
     fn export(
         &self,
         of: &Allocation,

@@ -1,5 +1,5 @@
-//! The thread of a process that makes a driver's calls which may wait for a kernel that runs: to open memory of peers and to close it. It begins with its kind of
-//! memory and ends with it. A child of a fork has none.
+//! The thread of a process that makes a driver's calls which may wait for a kernel that runs. It opens memory of peers and closes it, pins memory of the host and unpins
+//! it, gives handles back and makes streams. It begins with its kind of memory and ends with it. A child of a fork has none.
 
 use std::sync::Arc;
 use std::thread::{Builder, JoinHandle};
@@ -17,16 +17,15 @@ pub(super) struct MappingThread {
 }
 
 impl MappingThread {
-    /// Starts a thread that carries requests out that way.
+    /// Starts a thread that carries the requests of a queue out that way.
     ///
     /// # Errors
     /// The system's error.
     pub(super) fn start_thread(
+        queue: Arc<MappingQueue>,
         here: &Arc<Here>,
         carry_out: impl FnMut(MappingRequest) -> MappingAnswer + Send + 'static,
     ) -> Result<Self, Cause> {
-        let queue =
-            Arc::new(MappingQueue::new().map_err(|_| Cause::System { call: "malloc", code: libc::ENOMEM })?);
         let served = Arc::clone(&queue);
         let thread = Builder::new().name("trunkline-map".to_owned());
         let thread = thread.spawn(move || served.serve_requests(carry_out));
@@ -41,7 +40,8 @@ impl MappingThread {
 }
 
 impl Drop for MappingThread {
-    /// Waits for the request under way. Later ones are not carried out: the kind closes its mappings when it ends.
+    /// Waits for the request under way and for those that give something back; the end of a kind of memory may wait for a kernel. Others are not carried out: the kind
+    /// closes its mappings when it ends.
     fn drop(&mut self) {
         let Some(thread) = self.thread.take() else { return };
         if self.here.is_child() {
@@ -50,5 +50,6 @@ impl Drop for MappingThread {
         self.queue.end_service();
         // One that panicked has ended, too.
         let _ = thread.join();
+        self.queue.drop_answers();
     }
 }

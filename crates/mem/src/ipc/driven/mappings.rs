@@ -10,10 +10,11 @@ use super::batches::Batches;
 use super::copy_slots::COPY_SLOTS;
 use super::imports::Imports;
 use super::prepared::PreparedDevices;
-use super::{Driver, Here, Sealed};
-use crate::ipc::error::{Cause, CloseError, NotClosed, OpenError};
-use crate::ipc::mapping_queue::{MappingAnswer, MappingRequest};
-use crate::ipc::{Handle, HandleError, Mapped, User, planted};
+use super::{Driver, Here, Sealed, pins};
+use crate::Memory;
+use crate::ipc::error::{Cause, CloseError, ExportError, NotClosed, OpenError};
+use crate::ipc::mapping_queue::{MappingAnswer, MappingQueue, MappingRequest};
+use crate::ipc::{Export, Handle, HandleError, Mapped, StagePin, User, planted};
 
 /// How often the thread that closes asks whether copies have ended.
 const POLL: Duration = Duration::from_micros(100);
@@ -32,14 +33,90 @@ pub(super) struct DriverMappings<D: Driver> {
     /// Locked behind the table of mappings, where both are.
     batches: Mutex<Batches>,
     pub(super) prepared: PreparedDevices,
+    /// The requests of the thread that maps.
+    pub(super) queue: Arc<MappingQueue>,
+}
+
+/// A handle that the driver gave and no caller got. Its end gives it back.
+struct UnusedHandle<D: Driver> {
+    driver: Arc<D>,
+    here: Arc<Here>,
+    sealed: Sealed,
+}
+
+impl<D: Driver> Drop for UnusedHandle<D> {
+    fn drop(&mut self) {
+        if self.here.is_child() {
+            return std::mem::forget(Arc::clone(&self.driver));
+        }
+        let _ = self.driver.unexport(&self.sealed);
+    }
+}
+
+impl<D: Driver + 'static> DriverMappings<D> {
+    /// Carries out a request, in the thread that maps.
+    pub(super) fn carry_out(&self, request: MappingRequest) -> MappingAnswer {
+        match request {
+            MappingRequest::Open { handle, descriptor, user } => {
+                MappingAnswer::Opened(self.open_handle(&handle, descriptor, user))
+            }
+            MappingRequest::Close(mapped) => MappingAnswer::Closed(self.close_beside(mapped)),
+            MappingRequest::Prepare(device) => {
+                let made = self.prepare_device(device);
+                self.prepared.note_answer(device, made);
+                MappingAnswer::Prepared
+            }
+            MappingRequest::Pin(memory) => MappingAnswer::Pinned(self.pin_memory(&memory)),
+            MappingRequest::Unexport(export) => MappingAnswer::Unexported(self.end_export(*export)),
+        }
+    }
+
+    /// Pins memory of the host for copies.
+    pub(super) fn pin_memory(&self, memory: &Memory) -> Option<StagePin> {
+        let is_ours =
+            self.check_process().is_ok() && memory.kind() == crate::Kind::Host && !memory.is_empty();
+        if is_ours { pins::pin(&self.driver, &self.here, &self.queue, memory) } else { None }
+    }
+
+    /// Has a handle made, which is used if `check` says so behind it. Where it is not, and the driver may wait for a kernel to take it back, the thread that maps gives it
+    /// back.
+    ///
+    /// # Errors
+    /// [`ExportError`].
+    pub(super) fn export_sealed<T>(
+        &self,
+        sealed: &mut Sealed,
+        export: impl FnOnce(&mut Sealed) -> Result<T, ExportError>,
+        check: impl FnOnce() -> Result<(), ExportError>,
+    ) -> Result<T, ExportError> {
+        if D::UNEXPORT_MAY_WAIT {
+            let no_place = |_| Cause::System { call: "malloc", code: libc::ENOMEM };
+            self.queue.reserve_release().map_err(no_place)?;
+        }
+        let made = export(sealed).and_then(|made| check().map(|()| made));
+        match &made {
+            Err(_) if sealed.has_driver_words() && D::UNEXPORT_MAY_WAIT => {
+                let unused = UnusedHandle {
+                    driver: Arc::clone(&self.driver),
+                    here: Arc::clone(&self.here),
+                    sealed: *sealed,
+                };
+                drop(self.queue.post_release(Box::new(unused)));
+            }
+            Err(_) if sealed.has_driver_words() => _ = self.driver.unexport(sealed),
+            _ if D::UNEXPORT_MAY_WAIT => self.queue.cancel_release(),
+            _ => {}
+        }
+        made
+    }
 }
 
 impl<D: Driver> DriverMappings<D> {
-    pub(super) fn new(driver: Arc<D>, here: Arc<Here>, process: u64) -> Self {
+    pub(super) fn new(driver: Arc<D>, here: Arc<Here>, process: u64, queue: Arc<MappingQueue>) -> Self {
         let imports = RwLock::new(Imports::new());
         let batches = Mutex::new(Batches::of(COPY_SLOTS));
         let prepared = PreparedDevices::with_device(driver.device_for(None));
-        Self { driver, here, process, turn: Mutex::default(), imports, batches, prepared }
+        Self { driver, here, process, turn: Mutex::default(), imports, batches, prepared, queue }
     }
 
     /// A child of a fork has nothing of its parent's. Asked before any lock, which another thread of its parent's may have had.
@@ -59,18 +136,16 @@ impl<D: Driver> DriverMappings<D> {
         self.batches.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Carries out a request, in the thread that maps.
-    pub(super) fn carry_out(&self, request: MappingRequest) -> MappingAnswer {
-        match request {
-            MappingRequest::Open { handle, descriptor, user } => {
-                MappingAnswer::Opened(self.open_handle(&handle, descriptor, user))
+    /// Gives a handle of this process back.
+    ///
+    /// # Errors
+    /// [`CloseError`].
+    pub(super) fn end_export(&self, export: Export) -> Result<(), CloseError> {
+        match Sealed::parse(&export.handle, D::KINDS) {
+            Ok(sealed) if sealed.process == self.process && self.check_process().is_ok() => {
+                self.driver.unexport(&sealed)
             }
-            MappingRequest::Close(mapped) => MappingAnswer::Closed(self.close_beside(mapped)),
-            MappingRequest::Prepare(device) => {
-                let made = self.prepare_device(device);
-                self.prepared.note_answer(device, made);
-                MappingAnswer::Prepared
-            }
+            _ => Err(CloseError::Unknown),
         }
     }
 

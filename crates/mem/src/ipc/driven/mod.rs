@@ -61,9 +61,12 @@ impl<D: Driver + 'static> Driven<D> {
     /// [`NoMemory`].
     pub fn open_device(device: u32) -> Result<Self, NoMemory> {
         let (driver, here) = (Arc::new(D::begin(device)?), Arc::new(Here::new()?));
-        let mappings = Arc::new(DriverMappings::new(driver, Arc::clone(&here), random()?));
+        let no_memory = |_| Cause::System { call: "malloc", code: libc::ENOMEM };
+        let queue = Arc::new(MappingQueue::new().map_err(no_memory)?);
+        let mappings = DriverMappings::new(driver, Arc::clone(&here), random()?, Arc::clone(&queue));
+        let mappings = Arc::new(mappings);
         let used = Arc::clone(&mappings);
-        let thread = MappingThread::start_thread(&here, move |request| used.carry_out(request))?;
+        let thread = MappingThread::start_thread(queue, &here, move |request| used.carry_out(request))?;
         Ok(Self { thread, mappings })
     }
 }
@@ -145,16 +148,19 @@ impl<D: Driver> Driven<D> {
         }
     }
 
-    /// Whether a device has its streams and events.
-    fn is_prepared(&self, device: Option<u32>) -> Result<bool, CopyError> {
-        match device {
-            Some(device) if !planted("mem-gpu-makes-streams-inline") => self
-                .mappings
-                .prepared
-                .poll_device(device, self.thread.mapping_queue())
-                .map_err(CopyError::Other),
-            _ => Ok(true),
+    /// Whether a device has its streams and events; for a first copy also whether no other device waits for them, as the same bytes may lie on both.
+    fn is_prepared(&self, device: Option<u32>, is_first: bool) -> Result<bool, CopyError> {
+        let Some(device) = device else { return Ok(true) };
+        if planted("mem-gpu-makes-streams-inline")
+            || !is_first && planted("mem-gpu-makes-later-streams-inline")
+        {
+            return Ok(true);
         }
+        let prepared = &self.mappings.prepared;
+        if !is_first && prepared.is_prepared(device) {
+            return Ok(true);
+        }
+        prepared.poll_device(device, self.thread.mapping_queue()).map_err(CopyError::Other)
     }
 
     /// Where bytes are.
@@ -236,7 +242,8 @@ impl<D: Driver> Driven<D> {
             let (to, from) = (self.spot(&imports, to, left)?, self.spot(&imports, from, left)?);
             let device = if to.is_open && !from.is_open { to.device } else { from.device.or(to.device) };
             let part = to.piece.min(from.piece);
-            if !self.is_prepared(device)? && batch.is_none() {
+            // A stream that is made here would wait for a kernel: the copies begun so far go on, and the caller begins all of them again behind their end.
+            if !self.is_prepared(device, batch.is_none())? {
                 return Err(CopyError::Busy);
             }
             let mut batches = self.batches();
@@ -311,22 +318,19 @@ impl<D: Driver + 'static> IpcMemory for Driven<D> {
         is_there()?;
         let kind = D::KINDS.first().copied().unwrap_or(0);
         let mut sealed = Sealed::of(of, self.mappings.process, kind);
-        let descriptor = self.gpu_driver().export(of, how, &mut sealed)?;
+        let export = |sealed: &mut Sealed| self.gpu_driver().export(of, how, sealed);
         // What was freed and allocated again meanwhile is not what was asked for.
-        if let Err(gone) = is_there() {
-            let _ = self.gpu_driver().unexport(&sealed);
-            return Err(gone);
-        }
+        let descriptor = self.mappings.export_sealed(&mut sealed, export, is_there)?;
         Ok(Export { handle: sealed.handle(), descriptor })
     }
 
     fn unexport(&self, export: Export) -> Result<(), CloseError> {
-        match Sealed::parse(&export.handle, D::KINDS) {
-            Ok(sealed) if sealed.process == self.mappings.process && self.check_process().is_ok() => {
-                self.gpu_driver().unexport(&sealed)
-            }
-            _ => Err(CloseError::Unknown),
-        }
+        self.mappings.end_export(export)
+    }
+
+    fn unexport_queue(&self) -> Option<&MappingQueue> {
+        let is_asked = D::UNEXPORT_MAY_WAIT && !planted("mem-gpu-unexports-inline");
+        self.mapping_queue().filter(|_| is_asked)
     }
 
     fn open(&self, handle: &Handle, descriptor: Option<OwnedFd>) -> Result<Mapped, OpenError> {
@@ -391,9 +395,11 @@ impl<D: Driver + 'static> IpcMemory for Driven<D> {
     }
 
     fn pin(&self, memory: &Memory) -> Option<StagePin> {
-        let is_ours =
-            self.check_process().is_ok() && memory.kind() == crate::Kind::Host && !memory.is_empty();
-        if is_ours { pins::pin(&self.mappings.driver, &self.mappings.here, memory) } else { None }
+        self.mappings.pin_memory(memory)
+    }
+
+    fn pin_queue(&self) -> Option<&MappingQueue> {
+        self.mapping_queue().filter(|_| !planted("mem-gpu-pins-inline"))
     }
 
     fn batch_bytes(&self) -> Option<u64> {

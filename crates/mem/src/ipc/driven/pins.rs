@@ -1,48 +1,80 @@
-//! Memory of the host that a driver has pinned, and gives back with its last user. A child of a fork gives back nothing.
+//! Memory of the host that a driver has pinned, and unpins with its last user. Both calls may wait for a kernel that runs. The thread that maps makes them. The thread
+//! that drops a [`StagePin`] posts its end there. Once the thread that maps has ended, as when a kind is dropped before its pins, the dropping thread makes the call.
+//!
+//! A child of a fork gives back nothing.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::{Driver, Here};
 use crate::Memory;
+use crate::ipc::mapping_queue::{MappingQueue, ReleasedObject};
 use crate::ipc::{StagePin, planted};
 
 /// Whether this process has warned of memory that is not pinned.
 static WARNED: AtomicBool = AtomicBool::new(false);
 
-/// Ends with the memory, which it holds.
-struct Pinned<D: Driver> {
+/// Pinned memory, which it holds. Its end unpins it.
+struct PinnedRange<D: Driver> {
     driver: Arc<D>,
     here: Arc<Here>,
     memory: Memory,
+}
+
+/// The user of pinned memory, in any thread. Its end never waits while a thread serves the queue.
+struct PinGuard {
+    /// Taken when it ends.
+    range: Option<ReleasedObject>,
+    here: Arc<Here>,
+    queue: Arc<MappingQueue>,
 }
 
 /// Pins all of a range of the host.
 pub(super) fn pin<D: Driver + 'static>(
     driver: &Arc<D>,
     here: &Arc<Here>,
+    queue: &Arc<MappingQueue>,
     memory: &Memory,
 ) -> Option<StagePin> {
+    // Without a place for its end it is not pinned, as without memory for anything else.
+    queue.reserve_release().ok()?;
     match driver.pin(memory.addr(), memory.len()) {
         Ok(true) => {
-            let (driver, here, memory) = (Arc::clone(driver), Arc::clone(here), memory.clone());
-            Some(StagePin::of(Pinned { driver, here, memory }))
+            let range =
+                PinnedRange { driver: Arc::clone(driver), here: Arc::clone(here), memory: memory.clone() };
+            let range: Option<ReleasedObject> = Some(Box::new(range));
+            let guard = PinGuard { range, here: Arc::clone(here), queue: Arc::clone(queue) };
+            return Some(StagePin::of(guard));
         }
-        Ok(false) => None,
-        Err(cause) => {
-            if !WARNED.swap(true, Ordering::Relaxed) {
-                eprintln!(
-                    "trunkline: warning: {} bytes of memory for staging are not pinned ({cause}): messages of memory of GPUs that has no handle are slower. \
-                     Raise the limit of locked memory (ulimit -l), or use memory of cudaMalloc",
-                    memory.len()
-                );
-            }
-            None
-        }
+        Ok(false) => {}
+        Err(cause) => warn_once(memory, &cause.to_string()),
+    }
+    queue.cancel_release();
+    None
+}
+
+fn warn_once(memory: &Memory, cause: &str) {
+    if !WARNED.swap(true, Ordering::Relaxed) {
+        eprintln!(
+            "trunkline: warning: {} bytes of memory for staging are not pinned ({cause}): messages of memory of GPUs that has no handle are slower. \
+             Raise the limit of locked memory (ulimit -l), or use memory of cudaMalloc",
+            memory.len()
+        );
     }
 }
 
-impl<D: Driver> Drop for Pinned<D> {
+impl Drop for PinGuard {
+    fn drop(&mut self) {
+        let Some(range) = self.range.take() else { return };
+        // A child has no thread, and another thread of its parent's may have had the lock.
+        if self.here.is_child() || planted("mem-gpu-unpins-inline") {
+            return drop(range);
+        }
+        drop(self.queue.post_release(range));
+    }
+}
+
+impl<D: Driver> Drop for PinnedRange<D> {
     fn drop(&mut self) {
         if self.here.is_child() {
             return std::mem::forget(Arc::clone(&self.driver));

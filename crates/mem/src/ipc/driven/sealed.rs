@@ -51,6 +51,11 @@ impl Sealed {
         }
     }
 
+    /// Whether the driver has given anything.
+    pub(in crate::ipc) fn has_driver_words(&self) -> bool {
+        self.driver.iter().any(|word| *word != 0)
+    }
+
     /// As a peer gets it.
     pub(in crate::ipc) fn handle(&self) -> Handle {
         let mut words = [0; WORDS];

@@ -211,6 +211,9 @@ impl Driver for ZeDrivers {
 
     const KINDS: &'static [u8] = &[Handle::LEVEL_ZERO];
 
+    /// The last handle of memory that its owner has freed frees it.
+    const UNEXPORT_MAY_WAIT: bool = true;
+
     fn begin(device: u32) -> Result<Self, NoMemory> {
         let calls = calls::load()?;
         // SAFETY: one flag; may be called again and by others.
@@ -277,11 +280,7 @@ impl Driver for ZeDrivers {
             let theirs = unsafe { BorrowedFd::borrow_raw(fd) };
             theirs.try_clone_to_owned().map_err(|error| Cause::system("fcntl", &error))
         };
-        copy.map(Some).map_err(|cause| {
-            // It was got, and nobody has it.
-            let _ = self.put(bytes);
-            ExportError::from(cause)
-        })
+        copy.map(Some).map_err(ExportError::from)
     }
 
     fn unexport(&self, sealed: &Sealed) -> Result<(), CloseError> {

@@ -479,9 +479,10 @@ int cuMemcpyAsync(u64 to, u64 from, size_t size, void *stream) {
 int cuMemHostRegister_v2(void *at, size_t size, unsigned flags) {
     if (!here() || flags != 1)
         return here() ? INVALID_VALUE : INVALID_CONTEXT;
+    wait_for_kernel();
     return pin(at, size) ? OUT_OF_MEMORY : OK;
 }
-int cuMemHostUnregister(void *at) { return here() && !unpin(at) ? OK : INVALID_VALUE; }
+int cuMemHostUnregister(void *at) { return here() && (wait_for_kernel(), !unpin(at)) ? OK : INVALID_VALUE; }
 
 /* All that was asked of the device has been done when it returns. */
 int cuCtxSynchronize(void) {

@@ -189,9 +189,10 @@ int hipEventQuery(void *event) { return is_over(event) ? OK : NOT_READY; }
 int hipHostRegister(void *at, size_t size, unsigned flags) {
     if (current() == devices() || flags != 1)
         return INVALID_VALUE;
+    wait_for_kernel();
     return pin(at, size) ? OUT_OF_MEMORY : OK;
 }
-int hipHostUnregister(void *at) { return current() < devices() && !unpin(at) ? OK : INVALID_VALUE; }
+int hipHostUnregister(void *at) { return current() < devices() && (wait_for_kernel(), !unpin(at)) ? OK : INVALID_VALUE; }
 
 static int touchable(u64 at, size_t size) {
     enter();

@@ -155,8 +155,10 @@ unsigned zeMemGetIpcHandle(void *of, const void *at, struct ze_handle *out) {
     return found && found->fd >= 0 ? OK : INVALID_ARGUMENT;
 }
 
+/* The last one of memory that its owner has freed frees it. */
 unsigned zeMemPutIpcHandle(void *of, struct ze_handle handle) {
     unsigned result = INVALID_ARGUMENT;
+    wait_for_kernel();
     enter();
     for (int i = 0; of == &context && i < RANGES && result != OK; i++)
         if (exports[i].gets && exports[i].fd == handle.fd && exports[i].start == handle.start) {
