@@ -7,6 +7,8 @@
 
 #[path = "../../../engine/tests/refusals/allocator.rs"]
 mod allocator;
+#[path = "../../../engine/tests/refusals/child.rs"]
+mod child;
 mod plugin;
 mod start;
 mod store;
