@@ -73,6 +73,9 @@ impl<F: Fabric, H: Host> Job<F, H> {
         let kept = self.service.claim().as_mut().map(|service| put_at(service.heaps_mut(), at, &mut served));
         kept.transpose()?;
         let mut heaps = self.heaps.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.params.mutant.is("job-aborts-without-memory") {
+            heaps.own.reserve(1);
+        }
         put_at(&mut heaps.own, at, &mut Some(memory))
     }
 
