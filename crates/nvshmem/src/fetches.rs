@@ -39,7 +39,7 @@ impl Fetches {
     ///
     /// # Errors
     /// [`CallError::Memory`].
-    pub(crate) fn reserve(&self) -> Result<()> {
+    pub(crate) fn reserve_place(&self) -> Result<()> {
         reserve_one(&mut self.all.lock().unwrap_or_else(PoisonError::into_inner))
     }
 

@@ -183,7 +183,7 @@ impl Lane {
                 let atomic = Atomic::new(kind, action, fetches).ok_or(no)?;
                 if fetches {
                     // Before the atomic begins: its value needs a place.
-                    self.fetches.reserve()?;
+                    self.fetches.reserve_place()?;
                 }
                 let fetch = self.until(job, || Ok(job.atomic(self.id, pe, word, atomic)?))?;
                 match result.filter(|_| fetches) {

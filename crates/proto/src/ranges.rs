@@ -49,7 +49,7 @@ impl Ranges {
     ///
     /// # Errors
     /// [`OutOfMemory`]; nothing has changed.
-    pub fn reserve(&mut self) -> Result<(), OutOfMemory> {
+    pub fn reserve_gap(&mut self) -> Result<(), OutOfMemory> {
         let more = (self.taken + 2).saturating_sub(self.free.len());
         try_grow(&mut self.free, more)
     }
@@ -152,7 +152,7 @@ mod tests {
     fn ranges_need_no_memory_to_be_given_back() {
         let mut ranges = Ranges::new(1 << 16);
         let mut taken = Vec::new();
-        while ranges.reserve().is_ok()
+        while ranges.reserve_gap().is_ok()
             && let Some(offset) = ranges.take(2 * ALIGN)
         {
             taken.push(offset);

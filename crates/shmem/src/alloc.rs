@@ -20,14 +20,14 @@ pub(crate) const fn aligns(align: usize) -> bool {
     align.is_power_of_two() && align <= ALIGN_MAX
 }
 
-/// What a call of the heap has come to.
+/// The outcome of a call of the heap.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Allocation {
+pub(crate) enum HeapAllocation {
     /// Memory at this address.
     At(usize),
-    /// None, as was asked for.
+    /// None, as the caller wants.
     Nothing,
-    /// None: the symmetric heap has not so many bytes in a row.
+    /// None: the symmetric heap has no room.
     Full,
     /// None on any PE: this one has no memory of its own for the tables of its heap.
     NoTables(usize),
@@ -100,8 +100,9 @@ impl Pe {
     fn agree(&self, ask: Ask) -> Result<Option<usize>> {
         self.complete()?;
         let world = self.teams.at(WORLD).ok_or_else(Error::not_running)?;
-        let (mut differs, mut lacks) = (Ok(()), None);
-        // All are heard first: who differs is told to everybody.
+        let mut differs = Ok(());
+        let mut lacks = None;
+        // All words are read first: each PE then learns of a difference.
         self.exchange_words(&world, ask.words(), |pe, theirs| {
             if differs.is_ok() {
                 differs = ask.compare(pe, theirs);
@@ -113,11 +114,11 @@ impl Pe {
         differs.map(|()| lacks)
     }
 
-    /// Takes bytes of the heap; `None` if there are not so many in a row.
-    fn take(&self, bytes: usize, align: usize) -> std::result::Result<Option<usize>, OutOfMemory> {
+    /// Takes bytes of the heap; `None` if it has no room.
+    fn take_bytes(&self, bytes: usize, align: usize) -> std::result::Result<Option<usize>, OutOfMemory> {
         let base = self.segments.0[HEAP].addr();
         let mut heap = self.heap.lock().unwrap_or_else(PoisonError::into_inner);
-        heap.reserve()?;
+        heap.reserve_tables()?;
         let more = if align > ALIGN { align } else { 0 };
         let Some(total) = (bytes as u64).checked_add(more as u64) else { return Ok(None) };
         let Some(begin) = heap.ranges.take(total) else { return Ok(None) };
@@ -127,43 +128,45 @@ impl Pe {
         Ok(Some(base + offset as usize))
     }
 
-    /// Allocates what all PEs ask for, and has `prepare` fill it before any of them returns.
-    fn allocate(
+    /// Allocates the bytes that all PEs want, and has `prepare` fill it before any of them returns.
+    fn allocate_alike(
         &self,
-        (call, bytes, align): (Call, usize, usize),
+        call: Call,
+        bytes: usize,
+        align: usize,
         prepare: impl FnOnce(usize) -> Result<()>,
-    ) -> Result<Allocation> {
-        let taken = self.take(bytes, align);
+    ) -> Result<HeapAllocation> {
+        let taken = self.take_bytes(bytes, align);
         if let Ok(Some(addr)) = taken {
             prepare(addr)?;
         }
         let lacks = taken.is_err() && !crate::planted("shmem-lacks-in-silence");
         let lacking = self.agree(Ask { call, bytes, align, offset: 0, lacks })?;
         match (taken, lacking) {
-            (Ok(Some(addr)), None) => Ok(Allocation::At(addr)),
+            (Ok(Some(addr)), None) => Ok(HeapAllocation::At(addr)),
             (Ok(taken), Some(pe)) => {
                 taken.map_or(Ok(()), |addr| self.give(addr))?;
-                Ok(Allocation::NoTables(pe))
+                Ok(HeapAllocation::NoTables(pe))
             }
-            (Ok(None), None) => Ok(Allocation::Full),
-            (Err(_), pe) => Ok(Allocation::NoTables(pe.unwrap_or(self.me))),
+            (Ok(None), None) => Ok(HeapAllocation::Full),
+            (Err(_), pe) => Ok(HeapAllocation::NoTables(pe.unwrap_or(self.me))),
         }
     }
 
     /// Allocates bytes on every PE.
-    pub(crate) fn malloc(&self, bytes: usize, align: usize) -> Result<Allocation> {
+    pub(crate) fn malloc(&self, bytes: usize, align: usize) -> Result<HeapAllocation> {
         if bytes == 0 || !aligns(align) {
-            return Ok(Allocation::Nothing);
+            return Ok(HeapAllocation::Nothing);
         }
-        self.allocate((Call::Malloc, bytes, align), |_| Ok(()))
+        self.allocate_alike(Call::Malloc, bytes, align, |_| Ok(()))
     }
 
     /// The same, all zero.
-    pub(crate) fn calloc(&self, bytes: usize) -> Result<Allocation> {
+    pub(crate) fn calloc(&self, bytes: usize) -> Result<HeapAllocation> {
         if bytes == 0 {
-            return Ok(Allocation::Nothing);
+            return Ok(HeapAllocation::Nothing);
         }
-        self.allocate((Call::Calloc, bytes, ALIGN), |addr| {
+        self.allocate_alike(Call::Calloc, bytes, ALIGN, |addr| {
             let zeros = [0; 4096];
             let (heap, mut at) = (&self.segments.0[HEAP], 0);
             while at < bytes && !crate::planted("shmem-callocs-what-was-there") {
@@ -227,12 +230,12 @@ impl Pe {
     }
 
     /// As many other bytes, with what was in the first of them. Memory that it cannot replace stays as it is.
-    pub(crate) fn realloc(&self, addr: usize, bytes: usize) -> Result<Allocation> {
+    pub(crate) fn realloc(&self, addr: usize, bytes: usize) -> Result<HeapAllocation> {
         if addr == 0 {
             return self.malloc(bytes, ALIGN);
         }
         if bytes == 0 {
-            return self.free(addr).map(|()| Allocation::Nothing);
+            return self.free(addr).map(|()| HeapAllocation::Nothing);
         }
         let heap = &self.segments.0[HEAP];
         let offset = addr.wrapping_sub(heap.addr()) as u64;
@@ -240,20 +243,20 @@ impl Pe {
         let (had, lacks) = {
             let mut heap = self.heap.lock().unwrap_or_else(PoisonError::into_inner);
             let had = heap.taken.get(&offset).map(|(_, _, asked)| *asked).ok_or(none)?;
-            (had, heap.reserve().is_err())
+            (had, heap.reserve_tables().is_err())
         };
         // Nobody writes into what moves.
         let ask = Ask { call: Call::Realloc, bytes, align: ALIGN, offset: offset as usize, lacks };
         if let Some(pe) = self.agree(ask)? {
-            return Ok(Allocation::NoTables(pe));
+            return Ok(HeapAllocation::NoTables(pe));
         }
         if self.stays(offset, bytes as u64) {
-            return Ok(Allocation::At(addr));
+            return Ok(HeapAllocation::At(addr));
         }
-        let Some(new) = self.take(bytes, ALIGN)? else { return Ok(Allocation::Full) };
+        let Some(new) = self.take_bytes(bytes, ALIGN)? else { return Ok(HeapAllocation::Full) };
         inside(heap.copy_from((new - heap.addr()) as u64, heap, offset, had.min(bytes as u64)))?;
         self.give(addr)?;
         self.agree(ask)?;
-        Ok(Allocation::At(new))
+        Ok(HeapAllocation::At(new))
     }
 }

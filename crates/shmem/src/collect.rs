@@ -64,7 +64,8 @@ impl Pe {
     /// Bytes of every PE to all, one after the other; `len` may differ.
     pub(crate) fn collect(&self, group: &Group, dest: usize, source: &Memory) -> Result<()> {
         let me = self.index(group.team())?;
-        let (mut total, mut before) = (Some(0_u64), 0);
+        let mut total = Some(0_u64);
+        let mut before = 0;
         self.numbers(group, source.len() as u64, |index, len| {
             if index == me {
                 before = total.unwrap_or(0);

@@ -58,7 +58,7 @@ impl Pe {
         self.locks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Has this thread be the one that uses a lock. `Some` is who does otherwise.
+    /// Makes this thread the one that uses a lock, unless another thread does, which is returned.
     ///
     /// # Errors
     /// [`Error::Allocate`].

@@ -79,16 +79,16 @@ pub(crate) struct Heap {
 }
 
 impl Heap {
-    /// Makes room in the tables for one more allocation, and for what is free once it is freed: freeing needs no memory.
+    /// Makes room in the tables for one more allocation, and for the gap that it may leave: freeing needs no memory.
     ///
     /// # Errors
     /// [`OutOfMemory`].
-    pub(crate) fn reserve(&mut self) -> std::result::Result<(), OutOfMemory> {
+    pub(crate) fn reserve_tables(&mut self) -> std::result::Result<(), OutOfMemory> {
         if !crate::planted("shmem-aborts-without-memory") {
             let bytes = (self.taken.len() + 1) * size_of::<(u64, (u64, u64, u64))>();
             self.taken.try_reserve(1).map_err(|_| OutOfMemory { bytes })?;
         }
-        self.ranges.reserve()
+        self.ranges.reserve_gap()
     }
 }
 
@@ -207,10 +207,11 @@ impl Pe {
         // And by what reaches those that compute where nobody listens for them. Who cannot be told is gone.
         let listed = try_collect(others());
         if listed.is_err() {
-            // Without memory for a list each is told once.
+            // Without memory for a list each PE gets the word once.
             others().for_each(|pe| drop(self.try_tell(pe, EXIT, word)));
         }
-        let (mut untold, mut until) = (listed.unwrap_or_default(), Instant::now() + ENDS_WITHIN);
+        let mut untold = listed.unwrap_or_default();
+        let mut until = Instant::now() + ENDS_WITHIN;
         loop {
             let left = untold.len();
             untold.retain(|&pe| self.try_tell(pe, EXIT, word).is_ok_and(|told| !told));

@@ -34,7 +34,8 @@ impl Pe {
     /// A slot that all PEs of a parent have free, and the turn that a new team in it begins with. `None` if there is none.
     fn free_slot(&self, parent: &Team) -> Result<Option<(usize, u64)>> {
         let group = Group::Team(*parent);
-        let (mut free, mut turn) = (u64::MAX, 0);
+        let mut free = u64::MAX;
+        let mut turn = 0;
         self.numbers(&group, self.teams.free(), |_, one| free &= one)?;
         if free == 0 {
             return Ok(None);

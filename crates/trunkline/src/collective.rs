@@ -117,7 +117,7 @@ impl World {
             bytes.filter(|_| align_of::<T>() as u64 <= trunkline_proto::ranges::ALIGN && size_of::<T>() > 0);
         let bytes =
             bytes.ok_or(Error::Argument("elements have 1 byte at least, and are aligned to at most 64"))?;
-        let reserved = self.ranges.borrow_mut().reserve();
+        let reserved = self.ranges.borrow_mut().reserve_gap();
         if let Err(lack) = reserved {
             // The others need not wait for this rank.
             let _ = self.meet(Call::Alloc { offset: u64::MAX, bytes });

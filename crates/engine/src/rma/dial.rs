@@ -139,7 +139,7 @@ impl<R: Rail> Context<R> {
                 && let Some(peer) = self.peers.get_mut(at as usize)
                 && matches!(peer.lost, Some(Lost::Rails { .. }))
             {
-                // The user is told of the cause, which is not the peer's.
+                // The cause is not the peer's.
                 peer.lost = Some(Lost::NoMemory(lack));
             }
         }
@@ -148,7 +148,7 @@ impl<R: Rail> Context<R> {
     /// A member has told of a heap of its own.
     ///
     /// # Errors
-    /// [`OutOfMemory`]; it may be told again.
+    /// [`OutOfMemory`]; the call may be repeated.
     pub(super) fn learn(&mut self, member: Member, number: u8, told: &[Told]) -> Result<(), OutOfMemory> {
         reserve_learned(&mut self.learned)?;
         if let Some(&at) = self.known.get(&member) {

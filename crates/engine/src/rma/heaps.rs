@@ -156,8 +156,8 @@ impl<F: Fabric, H: Host> Job<F, H> {
     /// context right now, a turn each, and for no registration.
     ///
     /// # Errors
-    /// [`RmaError::Argument`]: there is no such member, or it has told of another number of rails than it has. [`RmaError::Memory`]; it may be told
-    /// again.
+    /// [`RmaError::Argument`]: there is no such member, or it has told of another number of rails than it has. [`RmaError::Memory`]; the call may be
+    /// repeated.
     pub fn learn(&self, member: Member, number: u8, told: &[Told]) -> Result<(), RmaError> {
         let Some((_, cards)) = self.me.get() else { return Err(UNMET) };
         let card = cards.get(member as usize).ok_or(RmaError::Argument("there is no such member"))?;

@@ -1,4 +1,4 @@
-//! The first `nvshmemt_init`, which makes objects that stay as long as the process: each refused allocation has a process of its own, in which the
+//! The first `nvshmemt_init`, which makes objects for the life of the process: each refused allocation has a process of its own, in which the
 //! first run is refused, and the next ones succeed.
 
 use std::process::Output;

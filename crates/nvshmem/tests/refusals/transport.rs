@@ -14,7 +14,7 @@ use crate::trials::{Case, Outcome};
 // Its function is linked by name.
 use trunkline_nvshmem as _;
 
-/// Runs after which the tables that live as long as the process have grown as far as these runs make them.
+/// Runs after which the tables of the process have their final size.
 const WARM_UPS: usize = 3;
 /// Values that are fetched at once.
 const FETCHES: usize = 200;
@@ -64,7 +64,7 @@ unsafe extern "C" fn gather(
     bytes: c_int,
     _: *mut BootstrapHandle,
 ) -> c_int {
-    // SAFETY: as many bytes of the caller's own, at both places.
+    // SAFETY: the caller's own bytes, and room for them.
     unsafe { ptr::copy_nonoverlapping(mine.cast::<u8>(), all.cast(), bytes as usize) };
     0
 }
@@ -200,7 +200,7 @@ impl<'a> Registration<'a> {
         Ok(Self { pe, bytes, handle })
     }
 
-    /// The place of so many bytes from its start.
+    /// The place at an offset from its start.
     fn at(&self, offset: usize) -> RmaMemdesc {
         let ptr = self.bytes.as_ptr().cast_mut().wrapping_byte_add(offset).cast();
         RmaMemdesc { ptr, offset: offset as u64, handle: ptr::from_ref(&*self.handle).cast_mut() }
@@ -225,7 +225,7 @@ pub(crate) fn warm_up() {
     }
 }
 
-/// A transport's whole life, with operations of so many bytes.
+/// A transport's whole life, with operations of a length.
 pub(crate) fn life(bytes: usize) -> Outcome {
     let mut boot = bootstrap();
     let pe = OnePe::start(&mut boot)?;
@@ -250,7 +250,7 @@ pub(crate) fn life(bytes: usize) -> Outcome {
     call!(pe, set_up.progress,)
 }
 
-/// A transport's life with so many registrations.
+/// A transport's life with a number of registrations.
 fn registrations(count: usize) -> Outcome {
     let mut boot = bootstrap();
     let pe = OnePe::start(&mut boot)?;

@@ -1,4 +1,4 @@
-//! What a PE does in its life: calls of each of OpenSHMEM's categories that allocate, or may.
+//! The calls of a PE: some of each of OpenSHMEM's categories that allocate, or may.
 
 use std::ffi::{c_int, c_long, c_void};
 use std::ptr;
@@ -6,7 +6,7 @@ use std::ptr;
 /// Most allocations and locks of a PE, if set: between PEs each takes a while, and the tables are the same.
 pub(crate) const MOST: &str = "TRUNKLINE_REFUSALS_MOST";
 
-/// Allocations of the program: so many that their table, and that of the gaps between them, are large.
+/// Allocations of the program, whose table is large, as is that of the gaps between them.
 const ALLOCATIONS: usize = 640;
 /// Locks that a PE holds at once.
 const LOCKS: usize = 160;
@@ -88,8 +88,8 @@ unsafe extern "C" {
 /// Calls a function of C.
 macro_rules! call {
     ($name:ident($($arg:expr),* $(,)?)) => {
-        // SAFETY: all pointers are to memory that lives for the call: symmetric memory that is not freed, or this function's own; each is as
-        // long as OpenSHMEM asks for.
+        // SAFETY: all pointers are to memory that lives for the call: symmetric memory that is not freed, or this function's own; each has
+        // OpenSHMEM's length.
         unsafe { $name($($arg),*) }
     };
 }
@@ -142,7 +142,7 @@ pub(crate) fn all(mut next_phase: impl FnMut()) -> Failed {
     failed
 }
 
-/// So many, or as many as there are at most.
+/// A count, cut to the most that are wanted.
 fn as_many(count: usize) -> usize {
     let most = std::env::var(MOST).ok().and_then(|most| most.parse().ok());
     most.map_or(count, |most: usize| count.min(most))
@@ -177,7 +177,7 @@ fn next() -> c_int {
 /// Puts, gets, strides, atomics and signals.
 fn moves(words: *mut c_void, target: *mut c_void) {
     let own = trunkline_proto::reserve::try_filled(7_u8, LONG);
-    // The test's own memory may be what is refused.
+    // The refused allocation may be the test's own.
     let Ok(mut own) = own.or_else(|_| trunkline_proto::reserve::try_filled(7_u8, LONG)) else { return };
     let (pe, bytes) = (next(), own.as_mut_ptr().cast::<c_void>());
     shmem_barrier_all();
@@ -199,7 +199,7 @@ fn moves(words: *mut c_void, target: *mut c_void) {
     assert_eq!(call!(shmem_signal_wait_until(signal, EQUAL, 5)), 5);
 }
 
-/// Contexts, as many as have lanes of their own.
+/// Contexts, more than there are lanes.
 fn contexts(failed: &mut Failed, words: *mut c_void, target: *mut c_void) {
     let mut all = [0; 5];
     for ctx in &mut all {

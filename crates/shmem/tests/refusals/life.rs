@@ -1,4 +1,4 @@
-//! The life of a PE, in a process that this program starts, and what its end says about an allocation that was refused.
+//! The life of a PE, in a process that this program starts, and its end after an allocation was refused.
 
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -69,7 +69,7 @@ pub(crate) fn play(nth: u64) {
     println!("phases {}\nsizes {}", numbers(&phases), numbers(&sizes));
 }
 
-/// What a PE holds once its threads have ended, of which there were so many before: the one that looks for the program's end does so every 20 ms.
+/// The resources of a PE once its own threads have ended, which takes up to 20 ms.
 fn settled(threads: usize) -> Standing {
     let end = Instant::now() + SETTLES;
     loop {
@@ -139,7 +139,7 @@ impl Job {
         None
     }
 
-    /// What the PEs have said, after the one that refuses has ended. If it fails the others are ended, as a launcher does.
+    /// Waits for the PE that refuses, and returns the output of all PEs. If that PE fails the others are killed, as a launcher does.
     fn end(mut self, refuser: usize) -> Result<Vec<Output>, String> {
         let first = self.ended(refuser);
         let finalized = first.is_some_and(|status| status.success());
@@ -175,7 +175,7 @@ const RETURN_ERRORS: [&str; 5] =
 fn ends_with_message(way: &Way, out: &Output) -> Result<(), String> {
     let text = String::from_utf8_lossy(&out.stderr);
     let mut lines = text.lines();
-    // A rail that finds no memory for its end of a link may have told its peer alone.
+    // A rail that finds no memory for its end of a link may report that to its peer alone.
     let is_cause =
         |line: &str| line.contains("no memory for") || way.is_far && line.contains("the last rail to it");
     let line = lines.find(|line| line.starts_with("trunkline: ") && is_cause(line));
@@ -197,7 +197,7 @@ fn judge(way: &Way, ends: &[Output], refuser: usize, usual: &[usize]) -> Result<
     }
     for (pe, out) in ends.iter().enumerate() {
         let report = Report::read(out).ok_or_else(|| format!("PE {pe}: {}\n{}", out.status, said(out)))?;
-        // Over a network, links that are made anew and streams that end leave descriptors that PEs close later.
+        // Over a network, links that replace others and streams that end leave descriptors, which PEs close later.
         let spare = [if way.is_far { 4 } else { 0 }, 0, 0, 0, 0];
         let allowed = usual.iter().zip(spare).map(|(usual, spare)| usual + spare);
         if report.held.iter().zip(allowed).any(|(held, allowed)| *held > allowed) {

@@ -1,6 +1,6 @@
 //! Out of memory in OpenSHMEM's functions: an allocator that refuses the n-th large allocation runs through the whole life of a PE, from
-//! `shmem_init_thread` to `shmem_finalize`, in processes of its own. No refusal ends in an abort or a panic: the call returns `NULL` or a nonzero
-//! number, and works when it is called again; or, if OpenSHMEM gives it no such result, the program ends with a message and status 1. The allocator is that
+//! `shmem_init_thread` to `shmem_finalize`, in processes of its own. No refusal ends in an abort or a panic. The call returns `NULL` or a nonzero
+//! number, and works when it is repeated. If OpenSHMEM gives it no such result, the program ends with a message and status 1. The allocator is that
 //! of `crates/engine/tests/refusals`. `TRUNKLINE_FULL=1` plays every n, else the first allocation of each size.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on stops")]

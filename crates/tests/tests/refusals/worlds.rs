@@ -44,7 +44,7 @@ fn one_sided() -> Outcome {
     world.finish().map_err(told)
 }
 
-/// So many allocations that the table of the gaps between them is large.
+/// Many allocations: the table of the gaps between them is large.
 fn allocations() -> Outcome {
     let world = start()?;
     let mut all = trunkline_proto::reserve::try_vec(600).map_err(told)?;
