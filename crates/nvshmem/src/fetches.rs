@@ -6,6 +6,7 @@ use std::sync::{Mutex, PoisonError};
 
 use trunkline_choose::Running;
 use trunkline_engine::rma::{ContextId, Fetch};
+use trunkline_mem::OutOfMemory;
 use trunkline_proto::wire::rma::word::Width;
 
 use crate::error::{CallError, Result};
@@ -34,11 +35,24 @@ pub(crate) struct Fetches {
 }
 
 impl Fetches {
+    /// Makes room for one more, which another thread may take.
+    ///
+    /// # Errors
+    /// [`CallError::Memory`].
+    pub(crate) fn reserve_place(&self) -> Result<()> {
+        reserve_one(&mut self.all.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
     /// One more.
-    pub(crate) fn push(&self, awaited: Awaited) {
+    ///
+    /// # Errors
+    /// [`CallError::Memory`]: another thread has taken the room.
+    pub(crate) fn push(&self, awaited: Awaited) -> Result<()> {
         let mut all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
+        reserve_one(&mut all)?;
         all.push_back(awaited);
         self.count.store(all.len(), Ordering::Release);
+        Ok(())
     }
 
     /// Brings what is known to where it goes, of a bounded number that have waited longest for a look. Whether there was any.
@@ -95,6 +109,14 @@ impl Fetches {
     pub(crate) fn is_empty(&self) -> bool {
         self.count.load(Ordering::Acquire) == 0
     }
+}
+
+fn reserve_one(all: &mut VecDeque<Awaited>) -> Result<()> {
+    let bytes = (all.len() + 1) * size_of::<Awaited>();
+    if !crate::planted("nvshmem-aborts-without-memory") {
+        all.try_reserve(1).map_err(|_| OutOfMemory { bytes })?;
+    }
+    Ok(())
 }
 
 impl Awaited {

@@ -181,9 +181,18 @@ impl Lane {
             Change::Atomic(kind, action, fetches) => {
                 let no = CallError::Argument("there is no such atomic");
                 let atomic = Atomic::new(kind, action, fetches).ok_or(no)?;
+                if fetches {
+                    // Before the atomic begins: its value needs a place.
+                    self.fetches.reserve_place()?;
+                }
                 let fetch = self.until(job, || Ok(job.atomic(self.id, pe, word, atomic)?))?;
                 match result.filter(|_| fetches) {
-                    Some((to, flag)) => self.fetches.push(Awaited { pe, fetch, to, flag }),
+                    Some((to, flag)) => {
+                        if let Err(lack) = self.fetches.push(Awaited { pe, fetch, to, flag }) {
+                            job.give_up(self.id, fetch)?;
+                            return Err(lack);
+                        }
+                    }
                     None if fetches => job.give_up(self.id, fetch)?,
                     None => {}
                 }

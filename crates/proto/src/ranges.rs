@@ -4,6 +4,8 @@
 use alloc::vec;
 use alloc::vec::Vec;
 
+use crate::reserve::{OutOfMemory, try_grow};
+
 /// What allocations begin at a multiple of, in bytes: words that one rank waits for share no cache line with others'.
 pub const ALIGN: u64 = 64;
 
@@ -11,6 +13,8 @@ pub const ALIGN: u64 = 64;
 #[derive(Debug)]
 pub struct Ranges {
     free: Vec<(u64, u64)>,
+    /// How many are taken: there is at most one more that is free.
+    taken: usize,
     /// Nothing from here on was ever taken.
     fresh: u64,
 }
@@ -25,7 +29,7 @@ impl Ranges {
     /// All of so many bytes are free.
     #[must_use]
     pub fn new(bytes: u64) -> Self {
-        Self { free: vec![(0, bytes)], fresh: 0 }
+        Self { free: vec![(0, bytes)], taken: 0, fresh: 0 }
     }
 
     /// Bytes that are free.
@@ -40,6 +44,16 @@ impl Ranges {
         self.fresh
     }
 
+    /// Makes room for the ranges that are free once another one is taken, so that [`Ranges::give`] needs no memory. Called before each
+    /// [`Ranges::take`].
+    ///
+    /// # Errors
+    /// [`OutOfMemory`]; nothing has changed.
+    pub fn reserve_gap(&mut self) -> Result<(), OutOfMemory> {
+        let more = (self.taken + 2).saturating_sub(self.free.len());
+        try_grow(&mut self.free, more)
+    }
+
     /// Takes the first range that is long enough.
     pub fn take(&mut self, bytes: u64) -> Option<u64> {
         let bytes = rounded(bytes)?;
@@ -51,11 +65,18 @@ impl Ranges {
             self.free[at] = (offset + bytes, len - bytes);
         }
         self.fresh = self.fresh.max(offset + bytes);
+        self.taken += 1;
         Some(offset)
     }
 
     /// Gives one back that was taken.
     pub fn give(&mut self, offset: u64, bytes: u64) {
+        self.taken = self.taken.saturating_sub(1);
+        self.give_end(offset, bytes);
+    }
+
+    /// Gives the last bytes of one back that stays taken.
+    pub fn give_end(&mut self, offset: u64, bytes: u64) {
         let Some(mut len) = rounded(bytes) else { return };
         let at = self.free.partition_point(|&(other, _)| other < offset);
         if let Some(&(next, more)) = self.free.get(at)
@@ -125,6 +146,24 @@ mod tests {
             taken.drain(..).for_each(|(offset, bytes)| ranges.give(offset, bytes));
             assert_eq!(ranges.free, [(0, 1 << 16)], "seed {seed}");
         }
+    }
+
+    #[test]
+    fn ranges_need_no_memory_to_be_given_back() {
+        let mut ranges = Ranges::new(1 << 16);
+        let mut taken = Vec::new();
+        while ranges.reserve_gap().is_ok()
+            && let Some(offset) = ranges.take(2 * ALIGN)
+        {
+            taken.push(offset);
+        }
+        let room = ranges.free.capacity();
+        for offset in &taken {
+            ranges.give_end(offset + ALIGN, ALIGN);
+        }
+        assert!(taken.len() == 512 && ranges.free.len() == 512, "a gap behind each");
+        taken.iter().for_each(|offset| ranges.give(*offset, ALIGN));
+        assert_eq!((&*ranges.free, ranges.free.capacity()), (&[(0, 1 << 16)][..], room));
     }
 
     #[test]

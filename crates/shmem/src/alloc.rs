@@ -3,7 +3,7 @@
 
 use std::sync::PoisonError;
 
-use trunkline_mem::Memory;
+use trunkline_mem::OutOfMemory;
 use trunkline_proto::ranges::rounded;
 
 use crate::error::{Error, Result};
@@ -20,6 +20,19 @@ pub(crate) const fn aligns(align: usize) -> bool {
     align.is_power_of_two() && align <= ALIGN_MAX
 }
 
+/// The outcome of a call of the heap.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum HeapAllocation {
+    /// Memory at this address.
+    At(usize),
+    /// None, as the caller wants.
+    Nothing,
+    /// None: the symmetric heap has no room.
+    Full,
+    /// None on any PE: this one has no memory of its own for the tables of its heap.
+    NoTables(usize),
+}
+
 /// A call of the heap, which all PEs make alike.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 struct Ask {
@@ -28,6 +41,8 @@ struct Ask {
     align: usize,
     /// Where in the heap what is freed or moved begins.
     offset: usize,
+    /// This PE has no memory for its tables. The PEs may differ in this.
+    lacks: bool,
 }
 
 /// Which: those that are not here are the same as one of them.
@@ -53,11 +68,11 @@ impl Call {
 }
 
 impl Ask {
-    const WORDS: usize = 4;
+    const WORDS: usize = 5;
 
     const fn words(&self) -> [u64; Self::WORDS] {
         let align = if self.align < ALIGN { ALIGN } else { self.align };
-        [self.call as u64, self.bytes as u64, align as u64, self.offset as u64]
+        [self.call as u64, self.bytes as u64, align as u64, self.offset as u64, self.lacks as u64]
     }
 
     /// Fails if a PE asks for something else.
@@ -81,71 +96,86 @@ impl Ask {
 }
 
 impl Pe {
-    /// A barrier at which all PEs ask for the same.
-    fn agree(&self, ask: Ask) -> Result<()> {
+    /// A barrier at which all PEs ask for the same. Returns the first PE that has no memory for its tables, if there is one.
+    fn agree(&self, ask: Ask) -> Result<Option<usize>> {
         self.complete()?;
         let world = self.teams.at(WORLD).ok_or_else(Error::not_running)?;
-        let own = Memory::try_heap(Ask::WORDS * 8)?;
-        for (at, word) in (0..).step_by(8).zip(ask.words()) {
-            inside(own.store(at, word))?;
-        }
-        // All are heard first: who differs is told to everybody.
         let mut differs = Ok(());
-        self.exchange(&world, &own, |pe, memory, at| {
-            let mut theirs = [0; Ask::WORDS];
-            for (at, word) in (at..).step_by(8).zip(&mut theirs) {
-                *word = inside(memory.load(at))?;
-            }
+        let mut lacks = None;
+        // All words are read first: each PE then learns of a difference.
+        self.exchange_words(&world, ask.words(), |pe, theirs| {
             if differs.is_ok() {
                 differs = ask.compare(pe, theirs);
             }
-            Ok(())
+            if theirs[Ask::WORDS - 1] != 0 && lacks.is_none() {
+                lacks = Some(pe);
+            }
         })?;
-        differs
+        differs.map(|()| lacks)
     }
 
-    fn take(&self, bytes: usize, align: usize) -> Option<usize> {
+    /// Takes bytes of the heap; `None` if it has no room.
+    fn take_bytes(&self, bytes: usize, align: usize) -> std::result::Result<Option<usize>, OutOfMemory> {
         let base = self.segments.0[HEAP].addr();
         let mut heap = self.heap.lock().unwrap_or_else(PoisonError::into_inner);
+        heap.reserve_tables()?;
         let more = if align > ALIGN { align } else { 0 };
-        let total = (bytes as u64).checked_add(more as u64)?;
-        let begin = heap.ranges.take(total)?;
+        let Some(total) = (bytes as u64).checked_add(more as u64) else { return Ok(None) };
+        let Some(begin) = heap.ranges.take(total) else { return Ok(None) };
         // The same offset everywhere, and aligned here: heaps begin at pages.
         let offset = if more > 0 { begin.next_multiple_of(align as u64) } else { begin };
         heap.taken.insert(offset, (begin, total, bytes as u64));
-        Some(base + offset as usize)
+        Ok(Some(base + offset as usize))
     }
 
-    /// Bytes on every PE; 0 if there are not so many in a row.
-    pub(crate) fn malloc(&self, bytes: usize, align: usize) -> Result<usize> {
-        if bytes == 0 {
-            return Ok(0);
+    /// Allocates the bytes that all PEs want, and has `prepare` fill it before any of them returns.
+    fn allocate_alike(
+        &self,
+        call: Call,
+        bytes: usize,
+        align: usize,
+        prepare: impl FnOnce(usize) -> Result<()>,
+    ) -> Result<HeapAllocation> {
+        let taken = self.take_bytes(bytes, align);
+        if let Ok(Some(addr)) = taken {
+            prepare(addr)?;
         }
-        if !aligns(align) {
-            return Ok(0);
+        let lacks = taken.is_err() && !crate::planted("shmem-lacks-in-silence");
+        let lacking = self.agree(Ask { call, bytes, align, offset: 0, lacks })?;
+        match (taken, lacking) {
+            (Ok(Some(addr)), None) => Ok(HeapAllocation::At(addr)),
+            (Ok(taken), Some(pe)) => {
+                taken.map_or(Ok(()), |addr| self.give(addr))?;
+                Ok(HeapAllocation::NoTables(pe))
+            }
+            (Ok(None), None) => Ok(HeapAllocation::Full),
+            (Err(_), pe) => Ok(HeapAllocation::NoTables(pe.unwrap_or(self.me))),
         }
-        let addr = self.take(bytes, align).unwrap_or(0);
-        self.agree(Ask { call: Call::Malloc, bytes, align, offset: 0 })?;
-        Ok(addr)
+    }
+
+    /// Allocates bytes on every PE.
+    pub(crate) fn malloc(&self, bytes: usize, align: usize) -> Result<HeapAllocation> {
+        if bytes == 0 || !aligns(align) {
+            return Ok(HeapAllocation::Nothing);
+        }
+        self.allocate_alike(Call::Malloc, bytes, align, |_| Ok(()))
     }
 
     /// The same, all zero.
-    pub(crate) fn calloc(&self, bytes: usize) -> Result<usize> {
+    pub(crate) fn calloc(&self, bytes: usize) -> Result<HeapAllocation> {
         if bytes == 0 {
-            return Ok(0);
+            return Ok(HeapAllocation::Nothing);
         }
-        let addr = self.take(bytes, ALIGN).unwrap_or(0);
-        if addr != 0 && !crate::planted("shmem-callocs-what-was-there") {
+        self.allocate_alike(Call::Calloc, bytes, ALIGN, |addr| {
             let zeros = [0; 4096];
             let (heap, mut at) = (&self.segments.0[HEAP], 0);
-            while at < bytes {
+            while at < bytes && !crate::planted("shmem-callocs-what-was-there") {
                 let len = zeros.len().min(bytes - at);
                 inside(heap.write((addr - heap.addr() + at) as u64, &zeros[..len]))?;
                 at += len;
             }
-        }
-        self.agree(Ask { call: Call::Calloc, bytes, align: ALIGN, offset: 0 })?;
-        Ok(addr)
+            Ok(())
+        })
     }
 
     /// Gives bytes back, when all PEs do.
@@ -154,7 +184,7 @@ impl Pe {
             return Ok(());
         }
         let offset = addr.wrapping_sub(self.segments.0[HEAP].addr());
-        self.agree(Ask { call: Call::Free, bytes: 0, align: ALIGN, offset })?;
+        self.agree(Ask { call: Call::Free, bytes: 0, align: ALIGN, offset, lacks: false })?;
         self.give(addr)
     }
 
@@ -184,7 +214,7 @@ impl Pe {
         }
         if keeps < has {
             let rest = (*begin + keeps, has - keeps);
-            ranges.give(rest.0, rest.1);
+            ranges.give_end(rest.0, rest.1);
             self.forget_locks(rest.0, rest.1);
         }
         (*total, *asked) = (needs, bytes);
@@ -199,31 +229,34 @@ impl Pe {
         }
     }
 
-    /// As many other bytes, with what was in the first of them.
-    pub(crate) fn realloc(&self, addr: usize, bytes: usize) -> Result<usize> {
+    /// As many other bytes, with what was in the first of them. Memory that it cannot replace stays as it is.
+    pub(crate) fn realloc(&self, addr: usize, bytes: usize) -> Result<HeapAllocation> {
         if addr == 0 {
             return self.malloc(bytes, ALIGN);
         }
         if bytes == 0 {
-            return self.free(addr).map(|()| 0);
+            return self.free(addr).map(|()| HeapAllocation::Nothing);
         }
         let heap = &self.segments.0[HEAP];
         let offset = addr.wrapping_sub(heap.addr()) as u64;
         let none = Error::Argument("nothing was allocated at this address, or it was freed before");
-        let had = {
-            let heap = self.heap.lock().unwrap_or_else(PoisonError::into_inner);
-            heap.taken.get(&offset).map(|(_, _, asked)| *asked).ok_or(none)?
+        let (had, lacks) = {
+            let mut heap = self.heap.lock().unwrap_or_else(PoisonError::into_inner);
+            let had = heap.taken.get(&offset).map(|(_, _, asked)| *asked).ok_or(none)?;
+            (had, heap.reserve_tables().is_err())
         };
         // Nobody writes into what moves.
-        let ask = Ask { call: Call::Realloc, bytes, align: ALIGN, offset: offset as usize };
-        self.agree(ask)?;
-        if self.stays(offset, bytes as u64) {
-            return Ok(addr);
+        let ask = Ask { call: Call::Realloc, bytes, align: ALIGN, offset: offset as usize, lacks };
+        if let Some(pe) = self.agree(ask)? {
+            return Ok(HeapAllocation::NoTables(pe));
         }
-        let Some(new) = self.take(bytes, ALIGN) else { return Ok(0) };
+        if self.stays(offset, bytes as u64) {
+            return Ok(HeapAllocation::At(addr));
+        }
+        let Some(new) = self.take_bytes(bytes, ALIGN)? else { return Ok(HeapAllocation::Full) };
         inside(heap.copy_from((new - heap.addr()) as u64, heap, offset, had.min(bytes as u64)))?;
         self.give(addr)?;
         self.agree(ask)?;
-        Ok(new)
+        Ok(HeapAllocation::At(new))
     }
 }

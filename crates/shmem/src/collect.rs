@@ -63,15 +63,19 @@ impl Pe {
 
     /// Bytes of every PE to all, one after the other; `len` may differ.
     pub(crate) fn collect(&self, group: &Group, dest: usize, source: &Memory) -> Result<()> {
-        let lens = self.numbers(group, source.len() as u64)?;
         let me = self.index(group.team())?;
-        let total = lens.iter().try_fold(0_u64, |sum, len| sum.checked_add(*len));
+        let mut total = Some(0_u64);
+        let mut before = 0;
+        self.numbers(group, source.len() as u64, |index, len| {
+            if index == me {
+                before = total.unwrap_or(0);
+            }
+            total = total.and_then(|sum| sum.checked_add(len));
+        })?;
         let total = total.ok_or(Error::Argument("no memory has so many elements"))?;
-        let before = if crate::planted("shmem-collects-evenly") {
-            lens[me] * me as u64
-        } else {
-            lens[..me].iter().sum()
-        };
+        if crate::planted("shmem-collects-evenly") {
+            before = (source.len() * me) as u64;
+        }
         let dest = if total > 0 { self.place(dest, total as usize)? } else { Place::inner(0) };
         self.push_to_all(group, dest.plus(before as i64), source)
     }

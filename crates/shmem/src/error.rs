@@ -1,7 +1,7 @@
 //! Why a call cannot do what it is asked. OpenSHMEM's calls return no error, so the program ends, and this is what it says.
 
 use trunkline_choose::JobError;
-use trunkline_engine::rma::RmaError;
+use trunkline_engine::rma::{Lost, RmaError};
 use trunkline_mem::OutOfMemory;
 use trunkline_mem::ipc::{Cause, CopyError};
 use trunkline_proto::wire::pe::PeError;
@@ -149,6 +149,9 @@ impl Error {
 /// In the words of OpenSHMEM: the engine's members are its PEs.
 fn of_engine(error: &RmaError) -> String {
     match error {
+        RmaError::Lost { member, lost: Lost::NoMemory(lack) } => {
+            format!("PE {member}: no link to it: {lack}")
+        }
         RmaError::Lost { member, lost } => format!("PE {member}: {lost}; see what it printed"),
         RmaError::Failed { member, rail, status } => {
             format!("what was under way to PE {member} failed on rail {rail}: {status}; see what it printed")
@@ -162,6 +165,7 @@ impl Error {
     pub(crate) fn lost(&self) -> Option<usize> {
         match self {
             Self::Dead(pe) => Some(*pe),
+            Self::Engine(RmaError::Lost { lost: Lost::NoMemory(_), .. }) => None,
             Self::Engine(RmaError::Lost { member, .. } | RmaError::Failed { member, .. }) => {
                 Some(*member as usize)
             }

@@ -1,7 +1,6 @@
 //! Who takes part in a collective: a team, or an active set of PEs with words that the program gives for it. An active set that is all
 //! PEs is the world's team.
 
-use trunkline_proto::reserve::try_filled;
 use trunkline_proto::rma::atomic::{Action, Type};
 use trunkline_proto::wire::rma::word::Width;
 
@@ -76,30 +75,21 @@ impl Pe {
         Ok(())
     }
 
-    /// A number of each PE of a group, in their order.
-    pub(crate) fn numbers(&self, group: &Group, mine: u64) -> Result<Box<[u64]>> {
+    /// Calls `each` with a number of each PE of a group, in the order of their indices.
+    pub(crate) fn numbers(&self, group: &Group, mine: u64, mut each: impl FnMut(usize, u64)) -> Result<()> {
         let team = group.team();
-        let mut all = try_filled(0, team.size)?;
         match group {
-            Group::Team(team) => {
-                let own = trunkline_mem::Memory::try_heap(8)?;
-                crate::rma::inside(own.store(0, mine))?;
-                self.exchange(team, &own, |index, memory, at| {
-                    all[index] = crate::rma::inside(memory.load(at))?;
-                    Ok(())
-                })?;
-            }
+            Group::Team(team) => self.exchange_words(team, [mine], |index, [number]| each(index, number)),
             Group::Set(_, words) => {
                 let word = words.plus(LENGTH * 8);
                 self.fetch(0, self.me, word, Type::U64, Action::Set(mine))?;
                 self.sync_group(group)?;
-                for (index, number) in all.iter_mut().enumerate() {
-                    *number = self.fetch(0, team.pe(index), word, Type::U64, Action::Fetch)?;
+                for index in 0..team.size {
+                    each(index, self.fetch(0, team.pe(index), word, Type::U64, Action::Fetch)?);
                 }
                 self.sync_group(group)?;
-                self.fetch(0, self.me, word, Type::U64, Action::Set(0))?;
+                self.fetch(0, self.me, word, Type::U64, Action::Set(0)).map(drop)
             }
         }
-        Ok(all)
     }
 }

@@ -5,6 +5,7 @@
 use std::sync::{MutexGuard, PoisonError};
 use std::thread::{self, ThreadId};
 
+use trunkline_proto::reserve::try_grow;
 use trunkline_proto::rma::atomic::{Action, Type};
 use trunkline_proto::wire::rma::word::Width;
 
@@ -57,14 +58,20 @@ impl Pe {
         self.locks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Has this thread be the one that uses a lock. `Some` is who does otherwise.
-    fn takes(&self, at: Place) -> Option<ThreadId> {
+    /// Makes this thread the one that uses a lock, unless another thread does, which is returned.
+    ///
+    /// # Errors
+    /// [`Error::Allocate`].
+    fn takes(&self, at: Place) -> Result<Option<ThreadId>> {
         let mut held = self.held();
         let other = held.iter().find(|held| held.at == at).map(|held| held.by);
         if other.is_none() {
+            if !crate::planted("shmem-locks-abort-without-memory") {
+                try_grow(&mut held, 1)?;
+            }
             held.push(Held { at, by: thread::current().id(), has: false });
         }
-        other
+        Ok(other)
     }
 
     /// The thread that uses a lock has it.
@@ -83,7 +90,7 @@ impl Pe {
     /// [`Error::Argument`] if this thread has it: it would wait for itself.
     pub(crate) fn set_lock(&self, addr: usize) -> Result<()> {
         let lock = self.lock_at(addr)?;
-        self.until(Whom::Anyone, || match self.takes(lock.last) {
+        self.until(Whom::Anyone, || match self.takes(lock.last)? {
             None => Ok(Some(())),
             Some(by) if by == thread::current().id() && !crate::planted("shmem-waits-for-itself") => {
                 Err(Error::Argument(
@@ -126,7 +133,7 @@ impl Pe {
     /// Takes a lock if it is free; whether it was.
     pub(crate) fn test_lock(&self, addr: usize) -> Result<bool> {
         let lock = self.lock_at(addr)?;
-        if self.takes(lock.last).is_none() {
+        if self.takes(lock.last)?.is_none() {
             let swap = self.me as u64 + 1;
             let before = self.word_of(lock.home, lock.last, Action::CompareSwap { expect: 0, swap })?;
             if before == 0 {

@@ -10,7 +10,7 @@ use trunkline_choose::{Member, Running};
 use trunkline_engine::{ExecuteBy, Params, SharedHeap};
 use trunkline_fabric::Level;
 use trunkline_mem::ipc::Private;
-use trunkline_mem::{Memory, Shared, Statics};
+use trunkline_mem::{Memory, OutOfMemory, Shared, Statics};
 use trunkline_proto::ranges::Ranges;
 use trunkline_proto::reserve::{try_collect, try_vec};
 use trunkline_proto::wire::pe::{Pe as Told, SEGMENTS, Segment as ToldSegment};
@@ -78,6 +78,20 @@ pub(crate) struct Heap {
     pub(crate) taken: HashMap<u64, (u64, u64, u64)>,
 }
 
+impl Heap {
+    /// Makes room in the tables for one more allocation, and for the gap that it may leave: freeing needs no memory.
+    ///
+    /// # Errors
+    /// [`OutOfMemory`].
+    pub(crate) fn reserve_tables(&mut self) -> std::result::Result<(), OutOfMemory> {
+        if !crate::planted("shmem-aborts-without-memory") {
+            let bytes = (self.taken.len() + 1) * size_of::<(u64, (u64, u64, u64))>();
+            self.taken.try_reserve(1).map_err(|_| OutOfMemory { bytes })?;
+        }
+        self.ranges.reserve_gap()
+    }
+}
+
 fn log(debug: bool) -> impl Fn(Level, &str) + Send + Sync + 'static {
     move |level, line: &str| {
         if debug && !crate::planted("shmem-debugs-in-silence") || level == Level::Warn {
@@ -101,6 +115,8 @@ impl Pe {
         // What is aligned in the heap is so in each PE.
         let heap = Shared::aligned("trunkline.heap", bytes, bytes.next_power_of_two().min(ALIGN_MAX))?;
         let statics = statics(&params, &log(settings.debug))?;
+        // Before the PEs meet: one that finds no memory keeps none waiting.
+        let ctxs = Ctxs::new()?;
         let (job, mut member) =
             Member::join(params, None, MEETING, "OpenSHMEM library", log(settings.debug))?;
         let (me, size) = (member.rank, member.size);
@@ -140,7 +156,7 @@ impl Pe {
             far,
             layout,
             teams: Teams::new(size, ours),
-            ctxs: Ctxs::new()?,
+            ctxs,
             heap: Mutex::new(Heap { ranges: Ranges::new(segments.0[0].len() as u64), taken: HashMap::new() }),
             segments,
             spins: spins(count),
@@ -189,7 +205,13 @@ impl Pe {
             }
         }
         // And by what reaches those that compute where nobody listens for them. Who cannot be told is gone.
-        let (mut untold, mut until): (Vec<usize>, _) = (others().collect(), Instant::now() + ENDS_WITHIN);
+        let listed = try_collect(others());
+        if listed.is_err() {
+            // Without memory for a list each PE gets the word once.
+            others().for_each(|pe| drop(self.try_tell(pe, EXIT, word)));
+        }
+        let mut untold = listed.unwrap_or_default();
+        let mut until = Instant::now() + ENDS_WITHIN;
         loop {
             let left = untold.len();
             untold.retain(|&pe| self.try_tell(pe, EXIT, word).is_ok_and(|told| !told));

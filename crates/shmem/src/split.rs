@@ -34,13 +34,15 @@ impl Pe {
     /// A slot that all PEs of a parent have free, and the turn that a new team in it begins with. `None` if there is none.
     fn free_slot(&self, parent: &Team) -> Result<Option<(usize, u64)>> {
         let group = Group::Team(*parent);
-        let free = self.numbers(&group, self.teams.free())?.into_iter().fold(u64::MAX, |all, one| all & one);
+        let mut free = u64::MAX;
+        let mut turn = 0;
+        self.numbers(&group, self.teams.free(), |_, one| free &= one)?;
         if free == 0 {
             return Ok(None);
         }
         let slot = free.trailing_zeros() as usize;
         // Flags of an earlier team stay below.
-        let turn = self.numbers(&group, self.teams.turned(slot))?.into_iter().max().unwrap_or(0);
+        self.numbers(&group, self.teams.turned(slot), |_, one| turn = turn.max(one))?;
         Ok(Some((slot, if crate::planted("shmem-teams-begin-anew") { 0 } else { turn + 1 })))
     }
 

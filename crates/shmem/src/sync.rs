@@ -5,6 +5,7 @@
 use trunkline_mem::Memory;
 use trunkline_proto::wire::rma::signal::SignalOp;
 
+use crate::collect::memory;
 use crate::error::{Error, Result};
 use crate::layout::Layout;
 use crate::pe::Pe;
@@ -87,6 +88,27 @@ impl Pe {
         }
         // What is not copied is the caller's again.
         self.far.as_ref().map_or(Ok(()), |far| far.quiet(0))
+    }
+
+    /// Gives words to all PEs of a team, and calls `each` with those of every PE, in their order. Needs no memory that it may not find: this PE
+    /// then need not leave the others waiting.
+    pub(crate) fn exchange_words<const N: usize>(
+        &self,
+        team: &Team,
+        mine: [u64; N],
+        mut each: impl FnMut(usize, [u64; N]),
+    ) -> Result<()> {
+        let mine = mine.map(u64::to_le);
+        // They are copied before the exchange returns, whether it fails or not.
+        let own = memory(mine.as_ptr().expose_provenance(), size_of_val(&mine));
+        self.exchange(team, &own, |index, memory, at| {
+            let mut theirs = [0; N];
+            for (at, word) in (at..).step_by(8).zip(&mut theirs) {
+                *word = inside(memory.load(at))?;
+            }
+            each(index, theirs);
+            Ok(())
+        })
     }
 
     /// Whether so many bytes fit into a slot.

@@ -109,13 +109,20 @@ impl World {
     /// have.
     ///
     /// # Errors
-    /// [`Error::Heap`] if the symmetric heap has no room, on all ranks; [`Error::Gone`], [`Error::Differ`].
+    /// [`Error::Heap`] if the symmetric heap has no room, on all ranks; [`Error::Allocate`] if this rank has no memory for its tables, where the
+    /// others return [`Error::Differ`]; [`Error::Gone`].
     pub fn alloc<T: Pod>(&self, len: usize) -> Result<SymmetricSlice<T>, Error> {
         let bytes = (len as u64).checked_mul(size_of::<T>() as u64);
         let bytes =
             bytes.filter(|_| align_of::<T>() as u64 <= trunkline_proto::ranges::ALIGN && size_of::<T>() > 0);
         let bytes =
             bytes.ok_or(Error::Argument("elements have 1 byte at least, and are aligned to at most 64"))?;
+        let reserved = self.ranges.borrow_mut().reserve_gap();
+        if let Err(lack) = reserved {
+            // The others need not wait for this rank.
+            let _ = self.meet(Call::Alloc { offset: u64::MAX, bytes });
+            return Err(Error::Allocate(lack));
+        }
         let fresh = self.ranges.borrow().fresh();
         let taken = self.ranges.borrow_mut().take(bytes);
         let Some(offset) = taken else {

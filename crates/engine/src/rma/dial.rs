@@ -2,8 +2,8 @@
 
 use std::collections::VecDeque;
 
-use trunkline_fabric::{LinkAddress, PassedFd, Rail, Status};
-use trunkline_proto::reserve::try_grow;
+use trunkline_fabric::{LinkAddress, LinkError, PassedFd, Rail, Status};
+use trunkline_proto::reserve::{OutOfMemory, try_grow};
 use trunkline_proto::rma::Path;
 use trunkline_proto::rma::incoming::Standing;
 use trunkline_proto::rma::paths::{Stage, Step};
@@ -13,6 +13,7 @@ use trunkline_proto::wire::dial::{Heap as Told, Proof, Refusal, Word};
 use crate::rma::context::{Context, Dialled};
 use crate::rma::error::{Lost, RmaError};
 use crate::rma::heap::Heap;
+use crate::rma::heaps::reserve_learned;
 use crate::rma::job::Member;
 use crate::rma::peer::{Asked, Link, Peer};
 use crate::rma::receives::Receives;
@@ -121,29 +122,44 @@ impl<R: Rail> Context<R> {
         let link = &mut peer.links[path.index()];
         (link.served, link.credit, link.heaps) = (served, receives, heaps);
         let (member, rail, on) = (peer.member, link.rail, link.link);
-        let learned = self.learned.iter().filter(|((of, _), _)| *of == member);
+        let mut learned = self.learned.iter().filter(|((of, _), _)| *of == member);
+        let mut known = Ok(());
         if let Some(peer) = self.peers.get_mut(at as usize) {
             let link = &mut peer.links[path.index()];
-            learned.for_each(|((_, number), told)| know(link, path, *number, told));
+            known = learned.try_for_each(|((_, number), told)| know(link, path, *number, told));
         }
-        if self.rails[rail].connect(on, LinkAddress { bytes: address, fd }).is_err() {
+        let connected = known.map_err(LinkError::Memory);
+        let connected =
+            connected.and_then(|()| self.rails[rail].connect(on, LinkAddress { bytes: address, fd }));
+        if let Err(error) = connected {
             self.fail(at, path, Status::PeerDead);
             // It is good for nothing else.
             self.destroy(at, path);
+            if let LinkError::Memory(lack) = error
+                && let Some(peer) = self.peers.get_mut(at as usize)
+                && matches!(peer.lost, Some(Lost::Rails { .. }))
+            {
+                // The cause is not the peer's.
+                peer.lost = Some(Lost::NoMemory(lack));
+            }
         }
     }
 
     /// A member has told of a heap of its own.
-    pub(super) fn learn(&mut self, member: Member, number: u8, told: &[Told]) {
+    ///
+    /// # Errors
+    /// [`OutOfMemory`]; the call may be repeated.
+    pub(super) fn learn(&mut self, member: Member, number: u8, told: &[Told]) -> Result<(), OutOfMemory> {
+        reserve_learned(&mut self.learned)?;
         if let Some(&at) = self.known.get(&member) {
-            let links = self.peers[at as usize].links.iter_mut().enumerate();
-            links.for_each(|(at, link)| {
+            for (at, link) in self.peers[at as usize].links.iter_mut().enumerate() {
                 if let Some(path) = Path::new(at as u8) {
-                    know(link, path, number, told);
+                    know(link, path, number, told)?;
                 }
-            });
+            }
         }
         self.learned.insert((member, number), told.to_vec());
+        Ok(())
     }
 
     /// There is no other end, or it is not served any more.
@@ -171,11 +187,14 @@ impl<R: Rail> Context<R> {
 }
 
 /// A heap of a member is meant by that number over a link: as its rail at the other end of the path has it.
-fn know(link: &mut Link, path: Path, number: u8, told: &[Told]) {
-    let Some(&told) = told.get(path.index() % told.len().max(1)) else { return };
+fn know(link: &mut Link, path: Path, number: u8, told: &[Told]) -> Result<(), OutOfMemory> {
+    let Some(&told) = told.get(path.index() % told.len().max(1)) else { return Ok(()) };
     let at = usize::from(number);
     if link.heaps.len() <= at {
+        let more = at + 1 - link.heaps.len();
+        try_grow(&mut link.heaps, more)?;
         link.heaps.resize(at + 1, Heap::NONE);
     }
     link.heaps[at] = told;
+    Ok(())
 }

@@ -114,6 +114,9 @@ pub enum Lost {
         /// How the network calls it.
         status: Status,
     },
+    /// This process has no memory for a link to it.
+    #[error("no link to it: {0}")]
+    NoMemory(OutOfMemory),
     /// What it says breaks the protocol.
     #[error("it breaks the protocol")]
     Protocol,

@@ -6,6 +6,7 @@ use std::sync::{OnceLock, PoisonError};
 
 use trunkline_fabric::{Access, DeviceReach, Fabric, Host, Level, Rail as _, RegisterError};
 use trunkline_proto::limits::RMA_HEAPS_MAX;
+use trunkline_proto::reserve::{OutOfMemory, try_collect, try_grow};
 use trunkline_proto::wire::dial::Heap as Told;
 
 use crate::rma::error::RmaError;
@@ -14,9 +15,19 @@ use crate::rma::job::{Job, Member, UNMET};
 use crate::rma::place::Place;
 
 /// The heaps that there are, by number. Changed by the owner of [`Job::made`](Job) alone, and never held over a registration.
-#[derive(Clone, Debug, Default)]
+#[derive(Debug, Default)]
 pub(super) struct Heaps {
     pub(super) own: Vec<Option<HeapMemory>>,
+}
+
+impl Heaps {
+    /// The same heaps, for a context that is made.
+    ///
+    /// # Errors
+    /// [`OutOfMemory`].
+    pub(super) fn try_clone(&self) -> Result<Self, OutOfMemory> {
+        Ok(Self { own: try_collect(self.own.iter().cloned())? })
+    }
 }
 
 /// The heaps of other members, by the rail over which they were told.
@@ -32,7 +43,7 @@ impl<F: Fabric, H: Host> Job<F, H> {
     /// Waits for threads that use a context right now, a turn each. They go on while the memory is registered.
     ///
     /// # Errors
-    /// [`RmaError::Register`], [`RmaError::Exhausted`]; then nothing is left of it.
+    /// [`RmaError::Register`], [`RmaError::Exhausted`], [`RmaError::Memory`]; then nothing is left of it.
     pub fn add_heap(&self, memory: impl Into<HeapMemory>) -> Result<u8, RmaError> {
         let memory = memory.into();
         // No context is made meanwhile.
@@ -51,12 +62,21 @@ impl<F: Fabric, H: Host> Job<F, H> {
         let places = self.contexts.iter().filter_map(OnceLock::get);
         let registered = places.into_iter().try_for_each(|place| self.register_at(place, at, &memory));
         registered.inspect_err(|_: &RegisterError| self.forget_heap(number))?;
-        if let Some(service) = self.service.claim().as_mut() {
-            put_at(service.heaps_mut(), at, Some(served));
-        }
-        let mut heaps = self.heaps.lock().unwrap_or_else(PoisonError::into_inner);
-        put_at(&mut heaps.own, at, Some(memory));
+        self.keep_at(at, served, memory).inspect_err(|_| self.forget_heap(number))?;
         Ok(number)
+    }
+
+    /// Keeps a heap that all contexts have, for others and for contexts that are made later.
+    fn keep_at(&self, at: usize, served: Heap, memory: HeapMemory) -> Result<(), OutOfMemory> {
+        // Dropped without a lane: that deregisters it.
+        let mut served = Some(served);
+        let kept = self.service.claim().as_mut().map(|service| put_at(service.heaps_mut(), at, &mut served));
+        kept.transpose()?;
+        let mut heaps = self.heaps.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.params.mutant.is("job-aborts-without-memory") {
+            heaps.own.reserve(1);
+        }
+        put_at(&mut heaps.own, at, &mut Some(memory))
     }
 
     /// Memory of devices that all NICs of this process reach; none before [`Job::meet`].
@@ -84,13 +104,11 @@ impl<F: Fabric, H: Host> Job<F, H> {
             return Ok(());
         };
         let in_the_way = Some(slot).filter(|_| self.params.mutant.is("job-registers-in-the-way"));
-        let heap = Heap::new(&rails, memory, Access::LOCAL)?;
+        let mut heap = Some(Heap::new(&rails, memory, Access::LOCAL)?);
         drop(in_the_way);
         // No context ends before this returns, as `made` is held.
-        if let Some(context) = place.claim().as_mut() {
-            put_at(&mut context.heaps, at, Some(heap));
-        }
-        Ok(())
+        let kept = place.claim().as_mut().map(|context| put_at(&mut context.heaps, at, &mut heap));
+        Ok(kept.transpose().map(drop)?)
     }
 
     /// Removes a heap: nothing of it is registered any more, and its number is for another. All that anybody has begun on it must be
@@ -138,7 +156,8 @@ impl<F: Fabric, H: Host> Job<F, H> {
     /// context right now, a turn each, and for no registration.
     ///
     /// # Errors
-    /// [`RmaError::Argument`]: there is no such member, or it has told of another number of rails than it has.
+    /// [`RmaError::Argument`]: there is no such member, or it has told of another number of rails than it has. [`RmaError::Memory`]; the call may be
+    /// repeated.
     pub fn learn(&self, member: Member, number: u8, told: &[Told]) -> Result<(), RmaError> {
         let Some((_, cards)) = self.me.get() else { return Err(UNMET) };
         let card = cards.get(member as usize).ok_or(RmaError::Argument("there is no such member"))?;
@@ -150,30 +169,52 @@ impl<F: Fabric, H: Host> Job<F, H> {
             .is("job-learns-behind-registrations")
             .then(|| self.made.lock().unwrap_or_else(PoisonError::into_inner));
         let mut learned = self.learned.lock().unwrap_or_else(PoisonError::into_inner);
+        reserve_learned(&mut learned)?;
         learned.insert((member, number), told.to_vec());
         for place in self.contexts.iter().filter_map(OnceLock::get) {
             if let Some(context) = place.claim().as_mut() {
-                context.learn(member, number, told);
+                context.learn(member, number, told)?;
             }
         }
         Ok(())
     }
 
     /// A new context learns the heaps that were described so far. Later descriptions find it in its place.
-    pub(super) fn learn_all(&self, place: &Place<F::Rail>) {
+    ///
+    /// # Errors
+    /// [`OutOfMemory`].
+    pub(super) fn learn_all(&self, place: &Place<F::Rail>) -> Result<(), OutOfMemory> {
         let learned = self.learned.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(context) =
             place.claim().as_mut().filter(|_| !self.mutant().is("job-contexts-learn-nothing"))
         {
-            learned.iter().for_each(|((member, number), told)| context.learn(*member, *number, told));
+            for ((member, number), told) in &*learned {
+                context.learn(*member, *number, told)?;
+            }
         }
+        Ok(())
     }
 }
 
+/// Makes room for one more description of a heap.
+///
+/// # Errors
+/// [`OutOfMemory`].
+pub(super) fn reserve_learned(learned: &mut LearnedHeaps) -> Result<(), OutOfMemory> {
+    let bytes = (learned.len() + 1) * size_of::<((Member, u8), Vec<Told>)>();
+    learned.try_reserve(1).map_err(|_| OutOfMemory { bytes })
+}
+
 /// Puts something at a place, before which there may be none.
-pub(super) fn put_at<T>(all: &mut Vec<Option<T>>, at: usize, what: Option<T>) {
+///
+/// # Errors
+/// [`OutOfMemory`]; it is still the caller's.
+fn put_at<T>(all: &mut Vec<Option<T>>, at: usize, what: &mut Option<T>) -> Result<(), OutOfMemory> {
     if all.len() <= at {
+        let more = at + 1 - all.len();
+        try_grow(all, more)?;
         all.resize_with(at + 1, || None);
     }
-    all[at] = what;
+    all[at] = what.take();
+    Ok(())
 }

@@ -160,7 +160,7 @@ impl<F: Fabric, H: Host> Job<F, H> {
         let at = made.free.last().copied().unwrap_or(made.places);
         let stream = Stream::new(at as u8).filter(|_| at < RMA_STREAMS_MAX).ok_or(exhausted)?;
         let (rails, answers) = self.open(false)?;
-        let heaps = self.heaps.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let heaps = self.heaps.lock().unwrap_or_else(PoisonError::into_inner).try_clone()?;
         let (mutant, now) = (self.params.mutant, self.host.now());
         let id = ContextId { stream, generation: made.uses };
         let mut context = Context::new(id, (rails, answers), heaps, now, &self.params)?;
@@ -170,7 +170,11 @@ impl<F: Fabric, H: Host> Job<F, H> {
         // Nobody else takes this place: it is held.
         let place = self.contexts[at].get_or_init(|| Place::new(mutant));
         *place.claim() = Some(context);
-        self.learn_all(place);
+        if let Err(lack) = self.learn_all(place) {
+            let unmade = place.claim().take();
+            drop(unmade);
+            return Err(lack.into());
+        }
         made.uses = made.uses.wrapping_add(1);
         if made.free.pop().is_none() {
             made.places += 1;

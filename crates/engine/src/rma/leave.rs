@@ -91,7 +91,7 @@ impl<R: Rail> Context<R> {
         }
         self.why = match lost {
             Lost::Rails { status, .. } => status,
-            Lost::Dead(_) | Lost::Refused(_) | Lost::Protocol => Status::PeerDead,
+            Lost::Dead(_) | Lost::Refused(_) | Lost::NoMemory(_) | Lost::Protocol => Status::PeerDead,
         };
         let links = peer.links.len() as u8;
         for path in (0..links).filter_map(Path::new) {

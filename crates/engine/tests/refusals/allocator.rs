@@ -36,6 +36,12 @@ pub(crate) fn disarm() -> Vec<usize> {
     SIZES[..count].iter().map(|size| size.load(Ordering::Relaxed)).collect()
 }
 
+/// Large allocations since `arm`.
+#[allow(dead_code, reason = "for trials that have phases")]
+pub(crate) fn seen() -> usize {
+    SEEN.load(Ordering::Relaxed) as usize
+}
+
 /// Allocations that are not freed: how many large ones, and the bytes of all.
 pub(crate) fn live() -> (i64, i64) {
     (LARGE_LIVE.load(Ordering::Relaxed), BYTES_LIVE.load(Ordering::Relaxed))

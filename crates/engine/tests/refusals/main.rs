@@ -6,6 +6,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on stops")]
 
 mod allocator;
+mod child;
 mod contract;
 mod paths;
 mod trials;

@@ -4,11 +4,11 @@
 use std::fmt::Display;
 use std::io::Write as _;
 use std::panic::{self, AssertUnwindSafe};
-use std::process::{Command, Output};
-use std::sync::Mutex;
+use std::process::Output;
 use std::time::{Duration, Instant};
 
 use crate::allocator;
+use crate::child::{Standing, child_command, panics, watch_panics};
 
 /// A case, and its name.
 pub(crate) type Case = (&'static str, fn() -> Outcome);
@@ -31,32 +31,16 @@ const SUITE: &str = "TRUNKLINE_REFUSALS_SUITE";
 const CASE: &str = "TRUNKLINE_REFUSALS_CASE";
 const FROM: &str = "TRUNKLINE_REFUSALS_FROM";
 
-/// Panics of anything but the tests' own code since the last look.
-static PANICS: Mutex<Vec<String>> = Mutex::new(Vec::new());
-
-/// The resources that a process holds. A leak is seen by any of it: the heaps of [`trunkline_mem::Memory`] are mappings, of which the
-/// allocator does not know.
-#[derive(Clone, Debug, Eq, PartialEq)]
-struct Standing {
-    descriptors: usize,
-    memory_files: usize,
-    threads: usize,
-    heaps: usize,
-    large: i64,
-    bytes: i64,
+/// Whether small allocations that a run leaves are a leak.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[allow(dead_code, reason = "each of the programs that play trials is of one kind")]
+pub(crate) enum Small {
+    Counted,
+    /// A library that stands in for another one keeps some of each run.
+    KeptByOthers,
 }
 
 impl Standing {
-    fn now() -> Self {
-        let entries = |of: &str| std::fs::read_dir(of).map_or(0, Iterator::count);
-        let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
-        let memory_files = maps.lines().filter(|line| line.contains("/memfd:")).count();
-        drop(maps);
-        let (descriptors, threads) = (entries("/proc/self/fd"), entries("/proc/self/task"));
-        let (large, bytes) = allocator::live();
-        Self { descriptors, memory_files, threads, heaps: trunkline_mem::live_heaps(), large, bytes }
-    }
-
     /// Whether a process that has this has no more than another one.
     fn fits_in(&self, before: &Self) -> bool {
         self.descriptors <= before.descriptors
@@ -145,16 +129,6 @@ fn child(suite: &str, case: &str, from: u64) -> Output {
     command.output().unwrap_or_else(|error| panic!("no child: {error}"))
 }
 
-/// Starts this program for the test `a_child_plays_its_trials` alone.
-pub(crate) fn child_command() -> Command {
-    let program = std::env::current_exe().unwrap_or_else(|error| panic!("no program: {error}"));
-    let mut command = Command::new(program);
-    command.args(["--exact", "a_child_plays_its_trials", "--nocapture", "--test-threads=1"]);
-    // An abort then prints where it happened.
-    command.env("RUST_BACKTRACE", "1");
-    command
-}
-
 /// The suite and the case that this process is to play, if it is a child.
 pub(crate) fn asked() -> Option<(String, String)> {
     Some((std::env::var(SUITE).ok()?, std::env::var(CASE).ok()?))
@@ -166,15 +140,6 @@ pub(crate) enum Refused {
     Each,
     /// Of a case that is quick. Each table has its size, so that the first of each size stands for all.
     OneOfEachSize,
-}
-
-/// Whether small allocations that a run leaves are a leak.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-#[allow(dead_code, reason = "each of the programs that play trials is of one kind")]
-pub(crate) enum Small {
-    Counted,
-    /// A library that stands in for another one keeps some of each run.
-    KeptByOthers,
 }
 
 /// Plays the trials of a case in this process, which ends when one goes wrong.
@@ -260,18 +225,4 @@ fn run(case: &Case) -> Outcome {
             Err(text.or_else(|| cause.downcast_ref::<&str>().copied()).unwrap_or("a panic").to_owned())
         }
     }
-}
-
-pub(crate) fn panics() -> std::sync::MutexGuard<'static, Vec<String>> {
-    PANICS.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
-}
-
-/// Notes panics but those by which the tests' own code says that it was returned an error.
-pub(crate) fn watch_panics() {
-    panic::set_hook(Box::new(|info| {
-        let at = info.location().map(ToString::to_string).unwrap_or_default();
-        if !at.contains("/conformance/") && !at.contains("tests/refusals/") {
-            panics().push(format!("{info}"));
-        }
-    }));
 }

@@ -6,6 +6,8 @@
 
 #[path = "../../../engine/tests/refusals/allocator.rs"]
 mod allocator;
+#[path = "../../../engine/tests/refusals/child.rs"]
+mod child;
 #[path = "../common/mod.rs"]
 mod common;
 #[path = "../../../engine/tests/refusals/trials.rs"]

@@ -3,7 +3,7 @@
 use std::ffi::{c_long, c_void};
 
 use crate::abi::export;
-use crate::alloc::aligns;
+use crate::alloc::{HeapAllocation, aligns};
 use crate::error::Result;
 use crate::pe::{ALIGN_MAX, Pe};
 use crate::world::{gives, with};
@@ -15,16 +15,29 @@ fn pointer(at: usize) -> *mut c_void {
     std::ptr::with_exposed_provenance_mut(at)
 }
 
-/// The pointer, and a line if there is none, as what comes next is often a fault that says nothing.
-pub(super) fn found(world: &Pe, call: &str, at: usize, bytes: usize) -> *mut c_void {
-    if at == 0 && bytes > 0 && !world.told.swap(true, std::sync::atomic::Ordering::Relaxed) {
-        let size = world.segments.0[crate::place::HEAP].len();
-        eprintln!(
-            "trunkline: PE {}: {call}: no room for {bytes} bytes in a symmetric heap of {size}; SHMEM_SYMMETRIC_SIZE makes it larger",
-            world.me
-        );
+/// The pointer, and a line if there is none, as the next fault often says nothing.
+pub(super) fn found(world: &Pe, call: &str, made: HeapAllocation, bytes: usize) -> *mut c_void {
+    let me = world.me;
+    match made {
+        HeapAllocation::At(at) => pointer(at),
+        HeapAllocation::Nothing => std::ptr::null_mut(),
+        HeapAllocation::Full => {
+            if !world.told.swap(true, std::sync::atomic::Ordering::Relaxed) {
+                let size = world.segments.0[crate::place::HEAP].len();
+                eprintln!(
+                    "trunkline: PE {me}: {call}: no room for {bytes} bytes in a symmetric heap of {size}; SHMEM_SYMMETRIC_SIZE makes it larger"
+                );
+            }
+            std::ptr::null_mut()
+        }
+        HeapAllocation::NoTables(pe) => {
+            eprintln!(
+                "trunkline: PE {me}: {call}: PE {pe} has no memory for the tables of its symmetric heap. End other \
+                 programs, or raise the limit of the process (ulimit -v) or of its container (memory.max)"
+            );
+            std::ptr::null_mut()
+        }
     }
-    pointer(at)
 }
 
 export!("malloc" => fn(bytes: usize) -> *mut c_void {

@@ -1,12 +1,14 @@
 //! Out of memory in calls of programs: an allocator that refuses the n-th large allocation, for every n, runs through the plugin's own calls,
 //! the store of a job, and a world with its messages, windows and device queues. No call aborts or panics: it returns an error or succeeds, all that
 //! it has taken is given back, and the next run succeeds. The fabrics and the engine are played in `crates/engine/tests/refusals`, whose
-//! allocator and trials these are. `TRUNKLINE_FULL=1` plays every n, else the first allocation of each size in each quick case.
+//! allocator and trials these are. OpenSHMEM and NVSHMEM's transport are played in `crates/shmem` and `crates/nvshmem`. `TRUNKLINE_FULL=1` plays every n, else the first allocation of each size in each quick case.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on stops")]
 
 #[path = "../../../engine/tests/refusals/allocator.rs"]
 mod allocator;
+#[path = "../../../engine/tests/refusals/child.rs"]
+mod child;
 mod plugin;
 mod start;
 mod store;

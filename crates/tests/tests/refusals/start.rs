@@ -3,7 +3,7 @@
 
 use std::process::Output;
 
-use crate::{allocator, plugin, trials};
+use crate::{allocator, child, plugin};
 
 const NTH: &str = "TRUNKLINE_REFUSALS_START";
 
@@ -16,7 +16,7 @@ pub(crate) fn asked() -> Option<u64> {
 pub(crate) fn play() {
     let nth = asked().unwrap_or(0);
     trunkline_mem::refuse_mappings(allocator::refuses);
-    trials::watch_panics();
+    child::watch_panics();
     allocator::arm(nth);
     let first = plugin::messages(512);
     let seen = end_refusals();
@@ -26,7 +26,7 @@ pub(crate) fn play() {
     for _ in 0..2 {
         plugin::messages(512).unwrap();
     }
-    let panics = trials::panics();
+    let panics = child::panics();
     assert!(panics.is_empty(), "{panics:?}");
     println!("seen {seen} live {}", large_left());
 }
@@ -41,9 +41,9 @@ pub(crate) fn large_left() -> i64 {
     allocator::live().0
 }
 
-fn child(nth: u64) -> Output {
+fn start(nth: u64) -> Output {
     let traces = std::env::temp_dir().join(format!("trunkline-refusals-{}", std::process::id()));
-    let mut command = trials::child_command();
+    let mut command = child::child_command();
     command.env("TRUNKLINE_TRACE", traces).env(NTH, nth.to_string()).output().unwrap()
 }
 
@@ -60,14 +60,14 @@ fn numbers(out: &Output) -> Result<(u64, i64), String> {
 
 /// Refuses each large allocation of the first run, or three of them.
 pub(crate) fn all_hold() {
-    let (count, left) = numbers(&child(0)).unwrap();
+    let (count, left) = numbers(&start(0)).unwrap();
     let all = std::env::var("TRUNKLINE_FULL").is_ok_and(|full| full == "1");
     let stride = if all { 1 } else { count.div_ceil(3).max(1) };
     let mut wrong = Vec::new();
     let mut trials = 0;
     for nth in (1..=count).step_by(stride as usize) {
         trials += 1;
-        match numbers(&child(nth)) {
+        match numbers(&start(nth)) {
             // A trace for which there is no memory is not recorded, and holds none.
             Ok((_, live)) if live <= left => {}
             Ok((_, live)) => wrong.push(format!("allocation {nth} refused: {live} are left, not {left}")),

@@ -14,6 +14,7 @@ const HEAP: u64 = 1 << 20;
 
 pub(crate) const ALL: &[Case] = &[
     ("one-sided work", one_sided),
+    ("many allocations", allocations),
     ("messages", messages),
     ("windows that a thread executes", || windows(Mode::Thread)),
     ("windows that their kernels execute", || windows(Mode::Inline)),
@@ -40,6 +41,21 @@ fn one_sided() -> Outcome {
     }
     world.free(all).map_err(told)?;
     world.free(words).map_err(told)?;
+    world.finish().map_err(told)
+}
+
+/// Many allocations: the table of the gaps between them is large.
+fn allocations() -> Outcome {
+    let world = start()?;
+    let mut all = trunkline_proto::reserve::try_vec(600).map_err(told)?;
+    for _ in 0..600 {
+        all.push(Some(world.alloc::<u8>(1).map_err(told)?));
+    }
+    for first in 0..2 {
+        for one in all.iter_mut().skip(first).step_by(2) {
+            one.take().map_or(Ok(()), |one| world.free(one)).map_err(told)?;
+        }
+    }
     world.finish().map_err(told)
 }
 

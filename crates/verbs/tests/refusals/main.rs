@@ -6,6 +6,8 @@
 
 #[path = "../../../engine/tests/refusals/allocator.rs"]
 mod allocator;
+#[path = "../../../engine/tests/refusals/child.rs"]
+mod child;
 #[path = "../recording/device.rs"]
 #[allow(dead_code, reason = "not all of it is for these tests")]
 mod device;

@@ -1,0 +1,79 @@
+//! The first `nvshmemt_init`, which makes objects for the life of the process: each refused allocation has a process of its own, in which the
+//! first run is refused, and the next ones succeed.
+
+use std::process::Output;
+
+use crate::{allocator, child, transport};
+
+const NTH: &str = "TRUNKLINE_REFUSALS_START";
+
+/// The allocation that this process is to refuse, if it is a child; 0 refuses none.
+pub(crate) fn asked() -> Option<u64> {
+    std::env::var(NTH).ok()?.parse().ok()
+}
+
+/// Plays the first run and two more, and prints how many large allocations the first one made and how many are left.
+pub(crate) fn play() {
+    let nth = asked().unwrap_or(0);
+    trunkline_mem::refuse_mappings(allocator::refuses);
+    child::watch_panics();
+    allocator::arm(nth);
+    let first = transport::life(1000);
+    let seen = end_refusals();
+    println!();
+    println!("first {first:?}");
+    assert!(nth != 0 || first.is_ok(), "it fails by itself: {first:?}");
+    for _ in 0..2 {
+        transport::life(1000).unwrap();
+    }
+    let panics = child::panics();
+    assert!(panics.is_empty(), "{panics:?}");
+    println!("seen {seen} live {}", large_left());
+}
+
+/// Refuses nothing from now on. How many large allocations there were.
+fn end_refusals() -> u64 {
+    allocator::disarm().len() as u64
+}
+
+/// Large allocations that are not freed.
+fn large_left() -> i64 {
+    allocator::live().0
+}
+
+fn start(nth: u64) -> Output {
+    child::child_command().env(NTH, nth.to_string()).output().unwrap()
+}
+
+/// The numbers that a child has printed, or why there are none.
+fn numbers(out: &Output) -> Result<(u64, i64), String> {
+    let text = String::from_utf8_lossy(&out.stdout);
+    let line = text.lines().find_map(|line| line.strip_prefix("seen "));
+    let words = line.and_then(|line| line.split_once(" live ")).filter(|_| out.status.success());
+    let numbers = words.and_then(|(seen, live)| Some((seen.parse().ok()?, live.parse().ok()?)));
+    numbers.ok_or_else(|| {
+        format!("it ended with {}\n{text}\n{}", out.status, String::from_utf8_lossy(&out.stderr))
+    })
+}
+
+/// Refuses each large allocation of the first run, or three of them.
+pub(crate) fn all_hold() {
+    let (count, left) = numbers(&start(0)).unwrap();
+    let all = std::env::var("TRUNKLINE_FULL").is_ok_and(|full| full == "1");
+    let stride = if all { 1 } else { count.div_ceil(3).max(1) };
+    let mut wrong = Vec::new();
+    let mut trials = 0;
+    for nth in (1..=count).step_by(stride as usize) {
+        trials += 1;
+        match numbers(&start(nth)) {
+            Ok((_, live)) if live <= left => {}
+            Ok((_, live)) => wrong.push(format!("allocation {nth} refused: {live} are left, not {left}")),
+            Err(why) => wrong.push(format!("allocation {nth} refused: {why}")),
+        }
+        if let Some(last) = wrong.last() {
+            eprintln!("{last}");
+        }
+    }
+    eprintln!("the first init: {trials} trials of {count} allocations");
+    assert!(wrong.is_empty() && count > 0, "{} of {trials} trials went wrong", wrong.len());
+}

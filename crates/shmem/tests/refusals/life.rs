@@ -1,0 +1,240 @@
+//! The life of a PE, in a process that this program starts, and its end after an allocation was refused.
+
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use trunkline_bootstrap::{Secret, free_port, own};
+
+use crate::child::{self, Standing};
+use crate::{allocator, calls};
+
+/// Which large allocation a PE is to refuse; 0 refuses none.
+const NTH: &str = "TRUNKLINE_REFUSALS_NTH";
+/// Longest until the threads of a PE that has finalized have ended.
+const SETTLES: Duration = Duration::from_secs(5);
+/// A job that takes longer neither succeeds nor fails.
+const LIMIT: Duration = Duration::from_secs(30);
+
+/// How PEs reach each other.
+pub(crate) struct Way {
+    name: &'static str,
+    variables: &'static [(&'static str, &'static str)],
+    pes: usize,
+    /// Whether all goes over a network, without which PEs cannot agree that one of them has no memory.
+    is_far: bool,
+}
+
+const SOFT: (&str, &str) = ("TRUNKLINE_FABRIC", "soft");
+
+pub(crate) const ALONE: Way = Way { name: "one PE", variables: &[SOFT], pes: 1, is_far: false };
+pub(crate) const SHARED: Way = Way {
+    name: "two PEs that share memory",
+    variables: &[SOFT, (calls::MOST, "130")],
+    pes: 2,
+    is_far: false,
+};
+pub(crate) const TCP: Way = Way {
+    name: "two PEs over TCP",
+    variables: &[("TRUNKLINE_FABRIC", "soft:tcp"), ("TRUNKLINE_SHARED_HEAP", "off"), (calls::MOST, "4")],
+    pes: 2,
+    is_far: true,
+};
+
+/// The allocation that this process is to refuse, if it is a PE.
+pub(crate) fn asked() -> Option<u64> {
+    std::env::var(NTH).ok()?.parse().ok()
+}
+
+/// A PE's life. Prints the bytes of its large allocations, and the resources that it holds in the end.
+pub(crate) fn play(nth: u64) {
+    trunkline_mem::refuse_mappings(allocator::refuses);
+    child::watch_panics();
+    let threads = Standing::now().threads;
+    allocator::arm(nth);
+    calls::start();
+    let mut phases = Vec::with_capacity(32);
+    let failed = [(); 2].map(|()| calls::all(|| phases.push(allocator::seen())));
+    calls::finalize();
+    let sizes = allocator::disarm();
+    let panics = std::mem::take(&mut *child::panics());
+    assert!(panics.is_empty(), "{panics:?}");
+    let failed: Vec<_> = failed.into_iter().flatten().collect();
+    // One refusal fails one call, of all PEs, or none.
+    assert!(failed.len() <= 1, "{failed:?} failed");
+    println!("\nfailed {failed:?}");
+    let held = settled(threads);
+    let large = usize::try_from(held.large).unwrap_or(0);
+    println!("held {} {} {} {} {large}", held.descriptors, held.memory_files, held.threads, held.heaps);
+    let numbers = |all: &[usize]| all.iter().map(usize::to_string).collect::<Vec<_>>().join(" ");
+    println!("phases {}\nsizes {}", numbers(&phases), numbers(&sizes));
+}
+
+/// The resources of a PE once its own threads have ended, which takes up to 20 ms.
+fn settled(threads: usize) -> Standing {
+    let end = Instant::now() + SETTLES;
+    loop {
+        let now = Standing::now();
+        if now.threads <= threads || Instant::now() > end {
+            return now;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// The end of a PE that finalized.
+struct Report {
+    sizes: Vec<usize>,
+    /// How many allocations there were before each phase but the first.
+    phases: Vec<usize>,
+    held: Vec<usize>,
+}
+
+impl Report {
+    /// Of a PE that printed it and ended well.
+    fn read(out: &Output) -> Option<Self> {
+        let text = String::from_utf8_lossy(&out.stdout);
+        let numbers = |name: &str| -> Option<Vec<usize>> {
+            let line = text.lines().find_map(|line| line.strip_prefix(name))?;
+            line.split_whitespace().map(|word| word.parse().ok()).collect()
+        };
+        let report = Self { sizes: numbers("sizes")?, phases: numbers("phases")?, held: numbers("held")? };
+        out.status.success().then_some(report)
+    }
+
+    /// Whether an allocation is the first of its size in its phase.
+    fn is_first(&self, at: usize) -> bool {
+        let begin = self.phases.iter().copied().take_while(|&begin| begin <= at).last().unwrap_or(0);
+        !self.sizes[begin..at].contains(&self.sizes[at])
+    }
+}
+
+/// A job whose first or last PE refuses an allocation.
+struct Job(Vec<Child>);
+
+impl Job {
+    fn start(way: &Way, refuser: usize, nth: u64) -> Self {
+        let port = free_port().unwrap();
+        let secret = Secret::random().unwrap().to_hex();
+        let start = |rank: usize| {
+            let mut command: Command = child::child_command();
+            command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+            command.env(own::RANK, rank.to_string()).env(own::SIZE, way.pes.to_string());
+            command.env(own::SECRET, &secret).env(own::STORE, format!("127.0.0.1:{port}"));
+            command.env("SHMEM_SYMMETRIC_SIZE", "8M").envs(way.variables.iter().copied());
+            command.env(NTH, if rank == refuser { nth } else { 0 }.to_string());
+            command.spawn().unwrap()
+        };
+        Self((0..way.pes).map(start).collect())
+    }
+
+    /// Waits until a PE has ended; `None` after the limit.
+    fn ended(&mut self, pe: usize) -> Option<ExitStatus> {
+        let end = Instant::now() + LIMIT;
+        while Instant::now() < end {
+            if let Some(status) = self.0[pe].try_wait().unwrap() {
+                return Some(status);
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        None
+    }
+
+    /// Waits for the PE that refuses, and returns the output of all PEs. If that PE fails the others are killed, as a launcher does.
+    fn end(mut self, refuser: usize) -> Result<Vec<Output>, String> {
+        let first = self.ended(refuser);
+        let finalized = first.is_some_and(|status| status.success());
+        let mut late = Vec::new();
+        for pe in (0..self.0.len()).filter(|&pe| pe != refuser) {
+            if !finalized || self.ended(pe).is_none() {
+                late.push(pe);
+            }
+        }
+        for child in &mut self.0 {
+            let _ = child.kill();
+        }
+        let all: Vec<Output> = self.0.into_iter().map(|child| child.wait_with_output().unwrap()).collect();
+        match first {
+            None => Err(format!("it neither succeeds nor fails:\n{}", said(&all[refuser]))),
+            Some(_) if finalized && !late.is_empty() => {
+                Err(format!("PE {refuser} has finalized, and PEs {late:?} have not"))
+            }
+            Some(_) => Ok(all),
+        }
+    }
+}
+
+fn said(out: &Output) -> String {
+    format!("{}{}", String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr))
+}
+
+/// Calls that report a lack of memory by their result; the last one also where PEs cannot agree.
+const RETURN_ERRORS: [&str; 5] =
+    ["shmem_malloc:", "shmem_calloc:", "shmem_align:", "shmem_realloc:", "shmem_ctx_create:"];
+
+/// Whether a PE ended as OpenSHMEM's programs do: with status 1, and a line with the cause and the remedy.
+fn ends_with_message(way: &Way, out: &Output) -> Result<(), String> {
+    let text = String::from_utf8_lossy(&out.stderr);
+    let mut lines = text.lines();
+    // A rail that finds no memory for its end of a link may report that to its peer alone.
+    let is_cause =
+        |line: &str| line.contains("no memory for") || way.is_far && line.contains("the last rail to it");
+    let line = lines.find(|line| line.starts_with("trunkline: ") && is_cause(line));
+    let line = line.filter(|_| out.status.code() == Some(1));
+    let line = line.ok_or_else(|| format!("it ended with {}\n{}", out.status, said(out)))?;
+    let return_errors = &RETURN_ERRORS[if way.is_far { RETURN_ERRORS.len() - 1 } else { 0 }..];
+    if return_errors.iter().any(|call| line.contains(call)) {
+        return Err(format!("a call that can return an error ends the program: {line}"));
+    }
+    let remedies = ["ulimit -v", "SHMEM_SYMMETRIC_SIZE", "see what it printed"];
+    let has_remedy = remedies.iter().any(|remedy| line.contains(remedy));
+    if has_remedy { Ok(()) } else { Err(format!("a message without a remedy: {line}")) }
+}
+
+/// Whether a job held whose PE refused an allocation; `usual` is what a PE holds in the end.
+fn judge(way: &Way, ends: &[Output], refuser: usize, usual: &[usize]) -> Result<(), String> {
+    if !ends[refuser].status.success() {
+        return ends_with_message(way, &ends[refuser]);
+    }
+    for (pe, out) in ends.iter().enumerate() {
+        let report = Report::read(out).ok_or_else(|| format!("PE {pe}: {}\n{}", out.status, said(out)))?;
+        // Over a network, links that replace others and streams that end leave descriptors, which PEs close later.
+        let spare = [if way.is_far { 4 } else { 0 }, 0, 0, 0, 0];
+        let allowed = usual.iter().zip(spare).map(|(usual, spare)| usual + spare);
+        if report.held.iter().zip(allowed).any(|(held, allowed)| *held > allowed) {
+            return Err(format!("PE {pe} leaks: {:?} are held, not {usual:?}", report.held));
+        }
+    }
+    Ok(())
+}
+
+/// Refuses each large allocation of a PE, or the first of each size in each phase.
+pub(crate) fn all_hold(way: &Way) {
+    let all = std::env::var("TRUNKLINE_FULL").is_ok_and(|full| full == "1");
+    let (mut trials, mut ended, mut wrong) = (0, 0, Vec::new());
+    let refusers = if all { 0..way.pes } else { way.pes - 1..way.pes };
+    for refuser in refusers {
+        let usual = Job::start(way, refuser, 0).end(refuser).unwrap();
+        let report = Report::read(&usual[refuser]);
+        let report =
+            report.unwrap_or_else(|| panic!("{}: it fails by itself:\n{}", way.name, said(&usual[refuser])));
+        assert!(
+            usual.iter().all(|out| said(out).contains("failed []")),
+            "{}: a call fails by itself",
+            way.name
+        );
+        for at in (0..report.sizes.len()).filter(|&at| all || report.is_first(at)) {
+            trials += 1;
+            let ends = Job::start(way, refuser, at as u64 + 1).end(refuser);
+            if ends.as_ref().is_ok_and(|ends| !ends[refuser].status.success()) {
+                ended += 1;
+            }
+            if let Err(why) = ends.and_then(|ends| judge(way, &ends, refuser, &report.held)) {
+                let (nth, bytes) = (at + 1, report.sizes[at]);
+                eprintln!("{}: PE {refuser}, allocation {nth} of {bytes} bytes refused: {why}", way.name);
+                wrong.push(nth);
+            }
+        }
+    }
+    eprintln!("{}: {trials} trials, of which {ended} ended the program with a message", way.name);
+    assert!(wrong.is_empty() && trials > 0, "{} of {trials} trials went wrong", wrong.len());
+}
