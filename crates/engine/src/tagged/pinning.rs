@@ -26,7 +26,14 @@ impl InboxPin {
     }
 
     /// Takes the answer of the kind's thread, or requests the pin if there was no room; returns whether it was settled now. Never waits.
+    #[inline]
     pub(super) fn poll_pin<M: IpcMemory>(&mut self, of: &M) -> bool {
+        // This is the common case, on the path of each message.
+        !matches!(self, Self::Settled(_)) && self.settle_pin(of)
+    }
+
+    #[cold]
+    fn settle_pin<M: IpcMemory>(&mut self, of: &M) -> bool {
         *self = match (&*self, of.pin_queue()) {
             (Self::Settled(_), _) => return false,
             (Self::Waits(memory), Some(queue)) => match queue.post_pin(memory) {
