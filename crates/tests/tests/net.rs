@@ -79,8 +79,15 @@ pub(crate) fn opaque(address: usize) -> Opaque {
 /// Memory that the plugin may write while a test looks.
 pub(crate) struct Buf(Box<[AtomicU8]>);
 
-fn pattern(seed: usize, at: usize) -> u8 {
-    (seed.wrapping_mul(31) + at % 251) as u8
+/// The pattern of a seed repeats after this length.
+const PERIOD: usize = 251;
+
+/// Returns the bytes of memory, each with the byte that a seed's pattern has there.
+fn with_pattern(memory: &[AtomicU8], seed: usize) -> impl Iterator<Item = (&AtomicU8, u8)> {
+    let first = seed.wrapping_mul(31) as u8;
+    memory
+        .chunks(PERIOD)
+        .flat_map(move |part| part.iter().zip((0..PERIOD as u8).map(move |at| first.wrapping_add(at))))
 }
 
 impl Buf {
@@ -91,9 +98,7 @@ impl Buf {
 
     /// The pattern of a seed, from byte 0 of the range on.
     pub(crate) fn fill(&self, range: Range<usize>, seed: usize) {
-        for (at, byte) in self.0[range].iter().enumerate() {
-            byte.store(pattern(seed, at), Ordering::Relaxed);
-        }
+        with_pattern(&self.0[range], seed).for_each(|(byte, wanted)| byte.store(wanted, Ordering::Relaxed));
     }
 
     pub(crate) fn filled(len: usize, seed: usize) -> Self {
@@ -112,13 +117,9 @@ impl Buf {
 
     #[track_caller]
     pub(crate) fn check(&self, range: Range<usize>, seed: usize) {
-        let wrong = self.0[range.clone()]
-            .iter()
-            .enumerate()
-            .find(|(at, byte)| byte.load(Ordering::Relaxed) != pattern(seed, *at));
-        if let Some((at, byte)) = wrong {
-            let byte = byte.load(Ordering::Relaxed);
-            panic!("byte {at} of {range:?} is {byte}, not {} (seed {seed})", pattern(seed, at));
+        let mut bytes = with_pattern(&self.0[range.clone()], seed);
+        if let Some(at) = bytes.position(|(byte, wanted)| byte.load(Ordering::Relaxed) != wanted) {
+            panic!("byte {at} of {range:?} is wrong (seed {seed}): {:?}", self.0[range.start + at]);
         }
     }
 
@@ -142,9 +143,11 @@ pub(crate) struct Piece {
     pub(crate) mr: Mr,
 }
 
-/// How long who waits looks all the time, and how long it rests between two looks afterwards: other roles need the processors, too.
+/// A wait polls without a pause for this time. Afterwards other roles have the processors between two polls.
 const ATTENTIVE: Duration = Duration::from_millis(1);
+/// The shortest of those pauses and the longest one.
 const REST: Duration = Duration::from_micros(50);
+const REST_MAX: Duration = Duration::from_micros(500);
 
 /// Waits, bounded, for something to become true.
 #[track_caller]
@@ -159,7 +162,8 @@ pub(crate) fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
         if waited < ATTENTIVE {
             std::thread::yield_now();
         } else {
-            std::thread::sleep(REST);
+            // Behind a long wait a late answer costs little.
+            std::thread::sleep((waited / 20).clamp(REST, REST_MAX));
         }
     }
 }

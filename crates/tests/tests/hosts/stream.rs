@@ -23,8 +23,9 @@ scenarios! {
 const LENGTHS: [usize; 9] = [1, 3000, 65_537, 1 << 20, 8192, 300_001, 70_000, 17, (2 << 20) + 5];
 /// Requests under way, each way.
 const WINDOW: usize = 8;
-/// Pause of a process that has nothing to do.
+/// Pauses of a process that has nothing to do: the first one and the longest. Each takes twice the time of the pause before it.
 const IDLE: Duration = Duration::from_micros(20);
+const IDLE_MAX: Duration = Duration::from_micros(320);
 /// How often the file is looked for.
 const LOOK_EVERY: Duration = Duration::from_millis(2);
 /// And how often the links and connections that carry are reported.
@@ -290,6 +291,8 @@ struct Stream {
     looked: Instant,
     said: Instant,
     started: Instant,
+    /// The next pause.
+    idle: Duration,
 }
 
 impl Stream {
@@ -310,7 +313,7 @@ impl Stream {
         let carrying = number("TEST_SAYS").map(|_| Carrying::file(folder, scene.role));
         scene.meet();
         let now = Instant::now();
-        Self { net, ways, comms, file, carrying, looked: now, said: now, started: now }
+        Self { net, ways, comms, file, carrying, looked: now, said: now, started: now, idle: IDLE }
     }
 
     /// One step each way. While there is nothing to do, others have the processor.
@@ -319,8 +322,11 @@ impl Stream {
         for way in &mut self.ways {
             moved |= way.step(&self.net)?;
         }
-        if !moved {
-            std::thread::sleep(IDLE);
+        if moved {
+            self.idle = IDLE;
+        } else {
+            std::thread::sleep(self.idle);
+            self.idle = (2 * self.idle).min(IDLE_MAX);
         }
         Ok(())
     }
