@@ -130,6 +130,61 @@ fn a_machine_that_cannot_be_had_is_a_skip_unless_it_is_required() {
     assert_eq!(without_a_machine("soft,verbs").0, Some(1));
 }
 
+/// Boots a machine whose emulator only writes files: a number of kernels panic, and the next one reports a command that ended well.
+fn boot_after_panics(panics: u32) -> (Option<i32>, String) {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+    let cache = tempfile::tempdir().unwrap();
+    let write_file = |name: &str, text: &str| {
+        let file = cache.path().join(name);
+        std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+        std::fs::write(&file, text).unwrap();
+        std::fs::set_permissions(&file, PermissionsExt::from_mode(0o755)).unwrap();
+    };
+    write_file("kernel/boot/vmlinuz-1", "");
+    write_file("kernel/lib/modules/1/kernel/veth.ko", "");
+    write_file("modules.1", "kernel/veth.ko:\n");
+    write_file("busybox/bin/busybox", "#!/bin/sh\ncat >/dev/null\n");
+    let emulator = [
+        "#!/bin/bash",
+        "for argument; do",
+        "    case $argument in",
+        "        file:*console) console=${argument#file:} ;;",
+        "        file:*out) out=${argument#file:} ;;",
+        "    esac",
+        "done",
+        r"echo >>$COUNTER",
+        r"if [ $(wc -l <$COUNTER) -le $PANICS ]; then",
+        r"    printf 'RIP: 0010:enqueue_timer\nKernel panic - not syncing\n' >$console",
+        "else",
+        r"    printf 'rxe-vm: == 1 ended with status 0\nrxe-vm: == done\n' >$out",
+        "fi\n",
+    ];
+    let emulator = emulator.join("\n");
+    write_file("bin/qemu-system-x86_64", &emulator);
+    let old = std::env::var_os("PATH").unwrap_or_default();
+    let path =
+        std::env::join_paths([cache.path().join("bin")].into_iter().chain(std::env::split_paths(&old)));
+    let mut command = Command::new(root.join("scripts/rxe-vm"));
+    command.args(["--no-install", "/bin/true"]).env("TRUNKLINE_VM_CACHE", cache.path());
+    command.env("COUNTER", cache.path().join("boots")).env("PANICS", panics.to_string());
+    let out = command.env("PATH", path.unwrap()).env_remove("TRUNKLINE_REQUIRE").output().unwrap();
+    (out.status.code(), String::from_utf8_lossy(&out.stderr).into_owned())
+}
+
+#[test]
+fn a_kernel_that_panics_at_its_boot_is_booted_again() {
+    let (code, err) = boot_after_panics(0);
+    if code == Some(77) {
+        println!("SKIPPED boots of the machine: {err}");
+        return;
+    }
+    assert!(code == Some(0) && !err.contains("panicked"), "{code:?}: {err}");
+    let (code, err) = boot_after_panics(2);
+    assert!(code == Some(0) && err.contains("at try 2 of 3: RIP: 0010:enqueue_timer"), "{code:?}: {err}");
+    let (code, err) = boot_after_panics(3);
+    assert!(code == Some(1) && err.contains("the machine ended early"), "{code:?}: {err}");
+}
+
 #[test]
 fn the_machine_takes_no_unknown_argument() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
