@@ -259,7 +259,7 @@ impl<M: IpcMemory, S: OobStream> Node<M, S> {
         };
         let gives_up = batch.is_some() && self.mutant.is("ipc-node-fails-half-a-batch");
         if copied == Err(CopyError::Busy) && !gives_up {
-            // What is under way ends first, and then all of it is begun again.
+            // The copies under way end first, and then all of them are begun again.
             one.batch = batch;
             return Step::Waits;
         }

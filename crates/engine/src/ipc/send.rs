@@ -142,7 +142,7 @@ impl<M: IpcMemory, S: OobStream> Node<M, S> {
         };
         let made = match self.memory.export(&of, self.config.passing) {
             Ok(made) => self.exports.add(name, allocation, made).map_err(|made| {
-                // Nobody was told of it; what the driver says of that changes nothing. No kind whose driver may wait has handles that are too long for a message.
+                // No peer knows of it, so the driver's answer changes nothing. No kind whose driver may wait has handles that are too long for a message.
                 let _ = self.memory.unexport(*made);
             }),
             Err(_) => Err(()),

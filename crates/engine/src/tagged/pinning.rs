@@ -56,7 +56,7 @@ impl InboxPin {
         matches!(self, Self::Settled(_)) || buffer.address().is_none()
     }
 
-    /// Ends it; returns the pin if there is one. A request that was not answered is left without a caller, and what comes of it ends at once.
+    /// Ends it; returns the pin if there is one. A request that was not answered is left without a caller, and its result ends at once.
     pub(super) fn end_pin<M: IpcMemory>(&mut self, of: &M) -> Option<StagePin> {
         match (std::mem::replace(self, Self::Settled(None)), of.pin_queue()) {
             (Self::Settled(pin), _) => pin,

@@ -77,7 +77,7 @@ impl MappingRequest {
 /// An object whose end is a call of a driver that may wait for a kernel that runs.
 pub(super) type ReleasedObject = Box<dyn Any + Send + Sync>;
 
-/// What a thread that serves a queue does next.
+/// The next step of a thread that serves a queue.
 enum NextStep {
     CarryOut(u64, MappingRequest),
     End(ReleasedObject),
@@ -336,7 +336,7 @@ impl MappingQueue {
         true
     }
 
-    /// Carries out all posted requests, and waits for more, until [`MappingQueue::end_service`]; then it gives back what was to be given back.
+    /// Carries out all posted requests, and waits for more, until [`MappingQueue::end_service`]; then it ends the pins and handles that were posted for that.
     pub(super) fn serve_requests(&self, mut carry_out: impl FnMut(MappingRequest) -> MappingAnswer) {
         loop {
             let mut state = self.lock_requests();

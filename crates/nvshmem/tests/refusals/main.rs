@@ -9,24 +9,22 @@
 mod allocator;
 #[path = "../../../engine/tests/refusals/child.rs"]
 mod child;
+#[path = "../../../engine/tests/refusals/start.rs"]
 mod start;
 mod transport;
 #[path = "../../../engine/tests/refusals/trials.rs"]
 mod trials;
 
-use std::process::Command;
+use start::with_software_nics;
 
 #[global_allocator]
 static ALLOCATOR: allocator::Refusing = allocator::Refusing;
-
-/// The fabric, as users name it.
-const FABRIC: &str = "TRUNKLINE_FABRIC";
 
 /// How the tests start processes of their own: does nothing unless such a process asks.
 #[test]
 fn a_child_plays_its_trials() {
     if start::asked().is_some() {
-        return with_software_nics("soft", start::play);
+        return with_software_nics("soft", || start::play(|| transport::life(1000)));
     }
     let Some((suite, case)) = trials::asked() else { return };
     let case = transport::ALL.iter().find(|(name, _)| *name == case);
@@ -35,16 +33,6 @@ fn a_child_plays_its_trials() {
         transport::warm_up();
         trials::play(case, trials::Refused::OneOfEachSize, trials::Small::Counted);
     });
-}
-
-/// Plays in a process whose environment names the software NIC: in this one, or in one that this one starts and waits for.
-fn with_software_nics(wire: &str, play: impl FnOnce()) {
-    if std::env::var(FABRIC).is_ok_and(|fabric| fabric == wire) {
-        return play();
-    }
-    let program = std::env::current_exe().unwrap();
-    let status = Command::new(program).args(std::env::args_os().skip(1)).env(FABRIC, wire).status().unwrap();
-    assert!(status.success(), "the child ended with {status}");
 }
 
 #[test]
@@ -59,5 +47,5 @@ fn the_transport_holds_over_tcp_without_memory() {
 
 #[test]
 fn the_transport_starts_or_says_why_not() {
-    start::all_hold();
+    start::all_hold(&[]);
 }

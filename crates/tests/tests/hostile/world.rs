@@ -157,7 +157,7 @@ impl VictimGrowth {
     }
 }
 
-/// What the pair's messages took, over windows of one kind.
+/// The cost of the pair's messages, over windows of one kind.
 #[derive(Debug, Default)]
 struct MessageCost {
     messages: u64,

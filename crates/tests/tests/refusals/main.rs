@@ -10,21 +10,18 @@ mod allocator;
 #[path = "../../../engine/tests/refusals/child.rs"]
 mod child;
 mod plugin;
+#[path = "../../../engine/tests/refusals/start.rs"]
 mod start;
 mod store;
 #[path = "../../../engine/tests/refusals/trials.rs"]
 mod trials;
 mod worlds;
 
-use std::process::Command;
-
+use start::with_software_nics;
 use trials::Case;
 
 #[global_allocator]
 static ALLOCATOR: allocator::Refusing = allocator::Refusing;
-
-/// The fabric, as users name it.
-const FABRIC: &str = "TRUNKLINE_FABRIC";
 
 const SUITES: &[(&str, &[Case])] = &[
     ("the plugin", plugin::ALL),
@@ -37,7 +34,7 @@ const SUITES: &[(&str, &[Case])] = &[
 #[test]
 fn a_child_plays_its_trials() {
     if start::asked().is_some() {
-        return with_software_nics("soft", start::play);
+        return with_software_nics("soft", || start::play(|| plugin::messages(512)));
     }
     let Some((suite, case)) = trials::asked() else { return };
     let cases = SUITES.iter().find(|(name, _)| *name == suite);
@@ -52,16 +49,6 @@ fn a_child_plays_its_trials() {
     });
 }
 
-/// Plays in a process whose environment names the software NIC: in this one, or in one that this one starts and waits for.
-fn with_software_nics(wire: &str, play: impl FnOnce()) {
-    if std::env::var(FABRIC).is_ok_and(|fabric| fabric == wire) {
-        return play();
-    }
-    let program = std::env::current_exe().unwrap();
-    let status = Command::new(program).args(std::env::args_os().skip(1)).env(FABRIC, wire).status().unwrap();
-    assert!(status.success(), "the child ended with {status}");
-}
-
 #[test]
 fn the_plugin_holds_without_memory() {
     trials::all_hold("the plugin", plugin::ALL);
@@ -74,7 +61,8 @@ fn the_plugin_holds_over_tcp_without_memory() {
 
 #[test]
 fn the_plugin_starts_or_says_why_not() {
-    start::all_hold();
+    let traces = std::env::temp_dir().join(format!("trunkline-refusals-{}", std::process::id()));
+    start::all_hold(&[("TRUNKLINE_TRACE", traces)]);
 }
 
 #[test]

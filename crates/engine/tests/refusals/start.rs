@@ -1,10 +1,14 @@
-//! The first `nvshmemt_init`, which makes objects for the life of the process: each refused allocation has a process of its own, in which the
-//! first run is refused, and the next ones succeed.
+//! The first start of a front end, which makes objects for the life of the process. So each refused allocation has a process of its own: its first run
+//! is refused, and the next ones succeed. Shared by the programs that play the plugin and NVSHMEM's transport.
 
-use std::process::Output;
+use std::path::PathBuf;
+use std::process::{Command, Output};
 
-use crate::{allocator, child, transport};
+use crate::trials::Outcome;
+use crate::{allocator, child};
 
+/// The fabric, as users name it.
+const FABRIC: &str = "TRUNKLINE_FABRIC";
 const NTH: &str = "TRUNKLINE_REFUSALS_START";
 
 /// The allocation that this process is to refuse, if it is a child; 0 refuses none.
@@ -13,18 +17,18 @@ pub(crate) fn asked() -> Option<u64> {
 }
 
 /// Plays the first run and two more, and prints how many large allocations the first one made and how many are left.
-pub(crate) fn play() {
+pub(crate) fn play(life: impl Fn() -> Outcome) {
     let nth = asked().unwrap_or(0);
     trunkline_mem::refuse_mappings(allocator::refuses);
     child::watch_panics();
     allocator::arm(nth);
-    let first = transport::life(1000);
+    let first = life();
     let seen = end_refusals();
     println!();
     println!("first {first:?}");
     assert!(nth != 0 || first.is_ok(), "it fails by itself: {first:?}");
     for _ in 0..2 {
-        transport::life(1000).unwrap();
+        life().unwrap();
     }
     let panics = child::panics();
     assert!(panics.is_empty(), "{panics:?}");
@@ -37,12 +41,22 @@ fn end_refusals() -> u64 {
 }
 
 /// Large allocations that are not freed.
-fn large_left() -> i64 {
+pub(crate) fn large_left() -> i64 {
     allocator::live().0
 }
 
-fn start(nth: u64) -> Output {
-    child::child_command().env(NTH, nth.to_string()).output().unwrap()
+/// Plays in a process whose environment names the software NIC: in this one, or in one that this one starts and waits for.
+pub(crate) fn with_software_nics(wire: &str, play: impl FnOnce()) {
+    if std::env::var(FABRIC).is_ok_and(|fabric| fabric == wire) {
+        return play();
+    }
+    let program = std::env::current_exe().unwrap();
+    let status = Command::new(program).args(std::env::args_os().skip(1)).env(FABRIC, wire).status().unwrap();
+    assert!(status.success(), "the child ended with {status}");
+}
+
+fn start(nth: u64, environment: &[(&str, PathBuf)]) -> Output {
+    child::child_command().envs(environment.iter().cloned()).env(NTH, nth.to_string()).output().unwrap()
 }
 
 /// The numbers that a child has printed, or why there are none.
@@ -57,15 +71,16 @@ fn numbers(out: &Output) -> Result<(u64, i64), String> {
 }
 
 /// Refuses each large allocation of the first run, or three of them.
-pub(crate) fn all_hold() {
-    let (count, left) = numbers(&start(0)).unwrap();
+pub(crate) fn all_hold(environment: &[(&str, PathBuf)]) {
+    let (count, left) = numbers(&start(0, environment)).unwrap();
     let all = std::env::var("TRUNKLINE_FULL").is_ok_and(|full| full == "1");
     let stride = if all { 1 } else { count.div_ceil(3).max(1) };
     let mut wrong = Vec::new();
     let mut trials = 0;
     for nth in (1..=count).step_by(stride as usize) {
         trials += 1;
-        match numbers(&start(nth)) {
+        match numbers(&start(nth, environment)) {
+            // A trace for which there is no memory is not recorded, and holds none.
             Ok((_, live)) if live <= left => {}
             Ok((_, live)) => wrong.push(format!("allocation {nth} refused: {live} are left, not {left}")),
             Err(why) => wrong.push(format!("allocation {nth} refused: {why}")),
