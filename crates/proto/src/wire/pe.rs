@@ -9,7 +9,7 @@ pub const PE_BYTES: usize = 128;
 pub const SEGMENTS: usize = 3;
 
 const MAGIC: [u8; 4] = *b"TRPE";
-const VERSION: u16 = 1;
+const VERSION: u16 = 2;
 
 /// One range of a process's symmetric memory.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -108,7 +108,7 @@ mod tests {
     fn what_is_said_is_heard_and_nothing_shorter_or_longer() {
         let bytes = pe().to_bytes();
         assert_eq!(Pe::from_bytes(&bytes), Ok(pe()));
-        assert_eq!(bytes[..8], [b'T', b'R', b'P', b'E', 1, 0, 0, 0]);
+        assert_eq!(bytes[..8], [b'T', b'R', b'P', b'E', 2, 0, 0, 0]);
         assert_eq!((&bytes[8..32], &bytes[32..40]), (&[7; 24][..], &[1, 2, 3, 4, 0, 0, 0, 0][..]));
         assert_eq!(bytes[40..64], [0, 0, 16, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 4, 0, 0, 0, 0, 0, 0, 0]);
         for len in 0..bytes.len() {
@@ -125,6 +125,6 @@ mod tests {
             Pe::from_bytes(&bytes)
         };
         assert_eq!(with(3, b'X'), Err(PeError::Foreign));
-        assert_eq!(with(4, 2), Err(PeError::Version(2)));
+        assert_eq!(with(4, 1), Err(PeError::Version(1)));
     }
 }
