@@ -2,6 +2,7 @@
 //! streams. There is none unless the engine's owner starts one. It takes a lane only if that is free, and leaves alone
 //! those that somebody has polled since it last came by. Without it, a lane that waits helps others of its own thread.
 
+use std::any::Any;
 use std::io;
 use std::ops::Deref;
 use std::sync::Arc;
@@ -106,11 +107,15 @@ impl<F: Fabric, H: Host> Engine<F, H> {
     }
 }
 
+/// The engine or job that a helper thread serves, given back at its end. Its last owner frees memory that GPUs see, and a driver may wait for a kernel first: that
+/// is for the caller's thread.
+type ServedOwner = Box<dyn Any + Send>;
+
 /// A helper thread. It ends with this value.
 #[derive(Debug)]
 pub struct Helper {
     stop: Arc<AtomicBool>,
-    thread: Option<JoinHandle<()>>,
+    thread: Option<JoinHandle<ServedOwner>>,
     /// The process it runs in: a forked child has this value and not the thread.
     process: u32,
 }
@@ -126,14 +131,18 @@ impl Helper {
         H: Host,
         E: Deref<Target = Engine<F, H>> + Send + 'static,
     {
-        Self::beside(move |stop| run(&engine, stop))
+        Self::beside(move |stop| {
+            run(&engine, stop);
+            Box::new(engine)
+        })
     }
 
-    /// Starts a thread that runs until it is asked to stop, and sleeps by [`Pause`](crate::wait::Pause) only.
+    /// Starts a thread that runs until it is asked to stop, and sleeps by [`Pause`](crate::wait::Pause) only. Its value is dropped together with
+    /// the helper.
     ///
     /// # Errors
     /// When the system has no thread left.
-    pub(crate) fn beside(run: impl FnOnce(&AtomicBool) + Send + 'static) -> io::Result<Self> {
+    pub(crate) fn beside(run: impl FnOnce(&AtomicBool) -> ServedOwner + Send + 'static) -> io::Result<Self> {
         let stop = Arc::new(AtomicBool::new(false));
         let asked = Arc::clone(&stop);
         let thread = std::thread::Builder::new().name("trunkline".to_owned());
@@ -149,8 +158,8 @@ impl Drop for Helper {
             && self.process == std::process::id()
         {
             thread.thread().unpark();
-            // It can only have ended by a panic, which was told where it happened.
-            let _ = thread.join();
+            // Without its value it can only have ended by a panic, which was told where it happened.
+            drop(thread.join());
         }
     }
 }

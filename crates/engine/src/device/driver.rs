@@ -37,6 +37,8 @@ const SLEEP_MAX: Duration = Duration::from_millis(2);
 /// How long it stays awake, and how long it naps, where nobody can wake it.
 const DEVICE_AWAKE: Duration = Duration::from_millis(20);
 const NAP: Duration = Duration::from_micros(50);
+/// How long it stays awake while operations are under way and none of them moves: naps are short beside what those have taken by then.
+const BUSY_AWAKE: Duration = Duration::from_millis(20);
 /// Passes between two looks at what others ask, while queues are busy.
 const SERVE_EVERY: u32 = 16;
 /// Passes of a thread that rings or waits, at most: it has its own to do.
@@ -133,12 +135,15 @@ impl<N: Network> Shared<N> {
                 continue;
             }
             let since = *idle_since.get_or_insert_with(Instant::now);
-            let is_early = fruitless < SPINS + YIELDS || since.elapsed() < awake;
-            if pass.busy || is_early || self.mutant.is("dev-never-sleeps") {
+            let stays = if pass.busy { BUSY_AWAKE } else { awake };
+            let spins_on =
+                self.mutant.is("dev-never-sleeps") || pass.busy && self.mutant.is("dev-never-naps");
+            if fruitless < SPINS + YIELDS || since.elapsed() < stays || spins_on {
                 std::thread::yield_now();
                 continue;
             }
-            let Pause::Park(longest) = sleeps.pause(first, most) else { continue };
+            let pause = if pass.busy { Pause::Park(NAP) } else { sleeps.pause(first, most) };
+            let Pause::Park(longest) = pause else { continue };
             self.sleep(longest);
             slept = true;
         }
@@ -325,18 +330,24 @@ impl<N: Network + 'static> Queues<N> {
     /// Has the executor go on until something is so, at most so long. Whether it is.
     pub fn wait_until(&self, limit: Duration, mut is_so: impl FnMut(&mut Executor<N>) -> bool) -> bool {
         let until = Instant::now() + limit;
+        let mut fruitless = 0_u32;
         loop {
-            let done = self.with(|executor| {
-                is_so(executor) || {
-                    executor.pass();
-                    executor.serve();
-                    is_so(executor)
+            let (done, moved) = self.with(|executor| {
+                if is_so(executor) {
+                    return (true, true);
                 }
+                let moved = executor.pass().moved | executor.serve();
+                (is_so(executor), moved)
             });
             if done || Instant::now() >= until {
                 return done;
             }
-            std::thread::yield_now();
+            fruitless = if moved { 0 } else { fruitless.saturating_add(1) };
+            if fruitless < SPINS + YIELDS {
+                std::thread::yield_now();
+            } else {
+                std::thread::park_timeout(NAP);
+            }
         }
     }
 

@@ -384,7 +384,9 @@ impl<N: Network> Executor<N> {
                 file.tell(number, 0);
             }
             let shape = queue.as_ref().map(|queue| *queue.shape());
-            if let Some(Room::Device { .. }) = room {
+            if let Some(Room::Device { .. }) = room
+                && !mutant.is("dev-frees-queues-itself")
+            {
                 retired.extend(queue);
             }
             if let Some(shape) = shape.filter(|_| !mutant.is("dev-keeps-numbers")) {

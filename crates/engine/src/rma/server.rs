@@ -35,7 +35,10 @@ impl<F: Fabric, H: Host> Job<F, H> {
     where
         J: Deref<Target = Self> + Send + 'static,
     {
-        Helper::beside(move |stop| run(&job, stop))
+        Helper::beside(move |stop| {
+            run(&job, stop);
+            Box::new(job)
+        })
     }
 }
 

@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use trunkline_devq::Poll;
+use trunkline_proto::wire::devq::{Entry, Work};
 
 use crate::ranks::{NEAR, SHM, done, patience, ranks};
 
@@ -37,30 +38,57 @@ fn busy_for() -> u64 {
     used.tv_sec.cast_unsigned() * 100 + used.tv_nsec.cast_unsigned() / 10_000_000
 }
 
-/// In a process of its own, as other tests have executors, too.
+/// Runs a test in a process of its own, as other tests have executors, too.
+fn run_alone(name: &str, run: impl FnOnce()) {
+    if std::env::var_os("TRUNKLINE_TEST_ALONE").is_some() {
+        return run();
+    }
+    let mut command = std::process::Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", name, "--nocapture"]).env("TRUNKLINE_TEST_ALONE", "1");
+    let output = command.output().unwrap();
+    println!("{}", String::from_utf8_lossy(&output.stdout));
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
 #[test]
 fn idle_queues_cost_no_processor() {
-    if std::env::var_os("TRUNKLINE_TEST_IDLE").is_none() {
-        let own = std::env::current_exe().unwrap();
-        let mut command = std::process::Command::new(own);
-        command.args(["--exact", "sleep::idle_queues_cost_no_processor", "--nocapture"]);
-        let output = command.env("TRUNKLINE_TEST_IDLE", "1").output().unwrap();
-        println!("{}", String::from_utf8_lossy(&output.stdout));
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        return;
-    }
-    let ranks = ranks(2, SHM);
-    let queues: Vec<_> = (0..200).map(|_| ranks[0].queues.queue(2).unwrap()).collect();
-    for queue in &queues {
-        done(queue, &[ranks[0].inline(&[1; 8], 1, 0)]);
-    }
-    std::thread::sleep(Duration::from_millis(50));
-    let before = jiffies();
-    let busy = std::thread::spawn(busy_for).join().unwrap();
-    let used = jiffies() - before;
-    println!("two executors used {used} jiffies while 200 queues were idle, and who is never idle {busy}");
-    // However much this machine has left for a thread: of that a tenth each.
-    assert!(used <= 4 + busy / 5, "{used} jiffies for nothing, {busy} for who is never idle");
+    run_alone("sleep::idle_queues_cost_no_processor", || {
+        let ranks = ranks(2, SHM);
+        let queues: Vec<_> = (0..200).map(|_| ranks[0].queues.queue(2).unwrap()).collect();
+        for queue in &queues {
+            done(queue, &[ranks[0].inline(&[1; 8], 1, 0)]);
+        }
+        std::thread::sleep(Duration::from_millis(50));
+        let before = jiffies();
+        let busy = std::thread::spawn(busy_for).join().unwrap();
+        let used = jiffies() - before;
+        println!(
+            "two executors used {used} jiffies while 200 queues were idle, and who is never idle {busy}"
+        );
+        // However much this machine has left for a thread: of that a tenth each.
+        assert!(used <= 4 + busy / 5, "{used} jiffies for nothing, {busy} for who is never idle");
+    });
+}
+
+/// An entry waits for another one that does not come for long: the executor naps between its passes. A thread that only gives its processor away never sleeps.
+#[test]
+fn work_that_does_not_move_costs_little_processor() {
+    run_alone("sleep::work_that_does_not_move_costs_little_processor", || {
+        let ranks = ranks(1, SHM);
+        let [queue, other] = [2, 2].map(|depth| ranks[0].queues.queue(depth).unwrap());
+        let first = done(&other, &[ranks[0].inline(&[1; 8], 0, 0)]);
+        let next = Work::Wait { queue: first.queue, index: first.index + 1 };
+        let ticket = queue.post(&[Entry::new(next)], &mut patience()).unwrap();
+        let (began, mut asleep) = (Instant::now(), 0);
+        while asleep < 20 {
+            assert!(began.elapsed() < Duration::from_secs(20), "it was seen asleep {asleep} times");
+            std::thread::sleep(Duration::from_millis(1));
+            asleep += executors().iter().filter(|(_, sleeps)| *sleeps).count();
+        }
+        assert_eq!(queue.poll(ticket), Ok(Poll::Busy));
+        done(&other, &[ranks[0].inline(&[1; 8], 0, 0)]);
+        queue.wait(ticket, &mut patience()).unwrap();
+    });
 }
 
 /// Threads of executors, and whether each sleeps.

@@ -2,9 +2,11 @@
  *   order  (STUB_ORDER, a seed; 0: off)  copies and memsets return early and land later: with any later call, in any order across streams, in
  *                                        that of their stream.
  *   waits  (STUB_WAITS; 0: off)          each call that CUDA's documentation allows to wait for a kernel waits while one runs. Loading a kernel
- *                                        is one, unless CUDA_MODULE_LOADING is EAGER.
+ *                                        is one, unless CUDA_MODULE_LOADING is EAGER. Made in a thread of Trunkline that makes progress, such a call
+ *                                        ends the process: the kernel may wait for that progress.
  *   fails  (STUB_FAILS, n; 0: off)       the n-th call from now on fails. What gives something back has given it back all the same, as it may report
  *                                        what failed before.
+ *   stuck  (stub_stuck; 0: off)          no copy and no memset lands unless a call waits for its stream.
  *   exports (STUB_EXPORTS, 1; 0: off)    the device's memory is exported as dma-bufs, which are ordinary memory of the host to those who map them. Off unless
  *                                        it is asked for.
  * And what is freed is poisoned and closed to the host: a copy that lands there ends the process. */
@@ -18,7 +20,7 @@
 enum { UNKNOWN = 999 };
 
 static struct rules {
-    uint64_t seed, dice, waits, fails, calls, waiting;
+    uint64_t seed, dice, waits, fails, calls, waiting, stuck;
     int eager, exports;
 } rules;
 
@@ -45,6 +47,7 @@ static void read_rules(void) {
 void stub_order(uint64_t seed) { rules.seed = rules.dice = seed; }
 void stub_waits(uint64_t is) { rules.waits = is; }
 void stub_exports(uint64_t is) { rules.exports = is != 0; }
+void stub_stuck(uint64_t is) { rules.stuck = is; }
 uint64_t stub_has_waits(void) { return rules.waits; }
 void stub_fails(uint64_t nth) { rules.fails = nth; }
 /* Calls that are still to be made before one fails; 0: it has, or none will. */

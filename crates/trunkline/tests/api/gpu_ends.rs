@@ -1,12 +1,14 @@
 //! How windows of a GPU end: the submitted entries are done, and nothing of them is left on the device, in the executor or at other ranks, also where they were
 //! never made whole. Over the library that stands for NVIDIA's driver, whose counts are compared; tests without counts on a GPU as well.
 
+use std::time::{Duration, Instant};
+
 use trunkline::World;
 use trunkline::device::gpu::Arg;
 use trunkline::device::{DeviceError, Devices, Residence, WindowConfig};
 use trunkline_mem::{Kind, Memory};
 
-use crate::gpu_windows::{Given, Machine, devices, run, whole};
+use crate::gpu_windows::{Given, Machine, devices, run, run_over, whole};
 use crate::stand_in::{LiveCounts, StandIn};
 
 /// Puts that a kernel leaves behind, more than an executor has under way together, and their bytes.
@@ -135,4 +137,32 @@ pub(crate) fn fail_in_turn(world: &World, machine: &Machine) {
 #[test]
 fn a_window_that_one_rank_cannot_make_is_made_by_none() {
     run("gpu_ends::a_window_that_one_rank_cannot_make_is_made_by_none", 2, &whole, fail_in_turn);
+}
+
+/// The copies of rank 1's device do not land while its window is freed: the window is given up at both ranks. Its queues end later, in the executor's thread, which
+/// frees nothing: the library in the driver's place ends a process that does.
+pub(crate) fn give_up(world: &World, machine: &Machine) {
+    let (stand_in, other) = (StandIn::open(), 1 - world.rank() as u64);
+    let devices = devices(machine, world, Some(Residence::Device));
+    // The kernel need not wait for room in its queue.
+    let given = Given::new(machine, world, &devices, WindowConfig { depth: 64, ..small() });
+    stand_in.tell("stub_stuck", u64::from(world.rank() == 1));
+    assert_eq!(given.launch("window_leave", 1, &mut [], [other, 4, 256]), 0);
+    let began = Instant::now();
+    let freed = given.window.free(world);
+    assert!(matches!(freed, Err(DeviceError::Unsettled { .. })), "{freed:?}");
+    let took = began.elapsed();
+    assert!(took >= Duration::from_secs(9), "it is waited for: {took:?}");
+    stand_in.tell("stub_stuck", 0);
+    while devices.queue_count() > 0 {
+        assert!(began.elapsed() < took + Duration::from_secs(20), "the queues have not ended");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    world.barrier().unwrap();
+}
+
+#[test]
+fn a_window_that_cannot_settle_is_given_up() {
+    let name = "gpu_ends::a_window_that_cannot_settle_is_given_up";
+    run_over(&["soft:shm"], name, 2, &whole, give_up);
 }

@@ -90,8 +90,19 @@ pub(crate) fn run(
     ends: &dyn Fn(Option<i32>) -> bool,
     rank: impl FnOnce(&World, &Machine),
 ) {
+    run_over(&FABRICS, name, size, ends, rank);
+}
+
+/// The same over some fabrics only.
+pub(crate) fn run_over(
+    fabrics: &[&str],
+    name: &str,
+    size: usize,
+    ends: &dyn Fn(Option<i32>) -> bool,
+    rank: impl FnOnce(&World, &Machine),
+) {
     let start = |environment: &[(&str, &OsStr)], rank: &mut dyn FnMut(World)| {
-        run_within_over(environment, &FABRICS, name, size, ends, rank);
+        run_within_over(environment, fabrics, name, size, ends, rank);
     };
     let mut rank = Some(rank);
     let mut ranked = |world: World| {
