@@ -254,6 +254,7 @@ fn build(workspace: &Workspace, rows: &[Row]) -> Result<Programs> {
         bail!("cargo build with the planted bugs failed");
     }
     let mut command = cargo(&["test", "--no-run", "--message-format=json-render-diagnostics"], &tested);
+    command.args(program_filters(workspace, rows));
     let out = command.stderr(Stdio::inherit()).output().context("starting cargo")?;
     if !out.status.success() {
         bail!("cargo test --no-run with the planted bugs failed");
@@ -312,6 +313,23 @@ fn selection(packages: &BTreeSet<&str>, features: &BTreeSet<String>) -> Vec<Stri
     let chosen: Vec<_> = chosen.map(|name| format!("{}/{FEATURE}", long_name(name))).collect();
     let names = packages.iter().flat_map(|name| ["--package".to_owned(), long_name(name)]);
     names.chain(["--features".to_owned(), chosen.join(",")]).collect()
+}
+
+/// Cargo's arguments for the test programs that the rows name: the selected packages have many others.
+fn program_filters(workspace: &Workspace, rows: &[Row]) -> BTreeSet<String> {
+    let filter = |row: &Row| {
+        let name = &row.target;
+        if *name == Row::lib() {
+            return "--lib".to_owned();
+        }
+        let tests = workspace.find(row.package()).map(|package| package.dir.join("tests"));
+        let is_test = |tests: PathBuf| {
+            tests.join(format!("{name}.rs")).exists() || tests.join(name).join("main.rs").exists()
+        };
+        let kind = if tests.is_some_and(is_test) { "test" } else { "bin" };
+        format!("--{kind}={name}")
+    };
+    rows.iter().map(filter).collect()
 }
 
 /// The crates with the feature `mutants` that a row names: those with bugs must have it, tests and tools may.

@@ -167,3 +167,20 @@ fn features_of_unselected_packages_are_left_out() {
     ];
     assert_eq!(arguments, expected);
 }
+
+#[test]
+fn programs_of_rows_alone_are_built() {
+    let fixture = Fixture::new();
+    fixture.with("engine", &[], "").write("crates/engine/tests/job.rs", "");
+    fixture.write("crates/engine/tests/device/main.rs", "");
+    let row = |target: &str| Row {
+        planted: "engine".to_owned(),
+        target: target.to_owned(),
+        ..parse("[[mutant]]\nname = \"a\"\nbreaks = \"b\"\nplanted = \"engine\"\ntest = \"c\"\n")
+            .unwrap()
+            .remove(0)
+    };
+    let rows = ["lib", "job", "device", "job", "trunkline"].map(row);
+    let filters: Vec<String> = program_filters(&fixture.load(), &rows).into_iter().collect();
+    assert_eq!(filters, ["--bin=trunkline", "--lib", "--test=device", "--test=job"]);
+}
