@@ -30,7 +30,7 @@ fn options() -> Options {
 #[test]
 fn every_seed_holds() {
     let full = env::var_os("TRUNKLINE_FULL").is_some();
-    let seeds = number("TRUNKLINE_SEEDS").unwrap_or(if full { 150_000 } else { 2_500 });
+    let seeds = number("TRUNKLINE_SEEDS").unwrap_or(if full { 150_000 } else { 1_500 });
     let first = number("TRUNKLINE_SEED").unwrap_or(0);
     if seeds == 1 {
         run_seed(first, &Options { trace: true, ..options() })
