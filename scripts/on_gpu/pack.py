@@ -53,7 +53,7 @@ TESTS = [
     Built("memory_ipc", "crates/mem", "test", "ipc"),
     Built("m2_gpu", "crates/engine", "test", "m2_gpu"),
     Built("api", "crates/trunkline", "test", "api"),
-    Built("nvrtc", "crates/devq", "test", "nvrtc"),
+    Built("nvrtc", "crates/device-queue", "test", "nvrtc"),
 ]
 PROGRAMS = [
     Built("trunkline", "crates/cli", "bin", "trunkline"),

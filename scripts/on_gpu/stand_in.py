@@ -47,7 +47,7 @@ def build(root, folder):
     crates = root / "crates"
     for kind in ["kernels", "memory"]:
         (folder / kind).mkdir(parents=True)
-    include = ["-I", root / "include", "-I", crates / "devq/tests/header"]
+    include = ["-I", root / "include", "-I", crates / "device-queue/tests/header"]
     cxx = ["c++", "-O2", "-std=c++17", *include]
     soname = [f"-Wl,-soname,{DRIVER}"]
     compile_library(["cc", "-O2", *soname], crates / "engine/tests/m2/stub.c", folder / "kernels" / DRIVER)

@@ -8,7 +8,7 @@ use thiserror::Error;
 use trunkline_bootstrap::{
     Bootstrap, Environment, EnvironmentError, ExchangeError, JoinError, Launcher, Streams,
 };
-use trunkline_nethost::{Channel, Loss, Own, Seat};
+use trunkline_nccl_host::{Channel, Loss, Own, Seat};
 
 /// How long the others may take to say whether they are ready.
 const READY: Duration = Duration::from_secs(60);
@@ -120,7 +120,7 @@ impl RankSeat {
             }
             std::process::exit(2);
         };
-        let wrong = trunkline_nethost::serve(self.channel, Some(own), lost)?;
+        let wrong = trunkline_nccl_host::serve(self.channel, Some(own), lost)?;
         Ok(if wrong { ExitCode::FAILURE } else { ExitCode::SUCCESS })
     }
 }

@@ -23,7 +23,7 @@ use clap::Parser;
 
 /// Communication transport for GPU clusters: measure it, look into it.
 #[derive(Debug, Parser)]
-#[command(name = "trunkline", version = trunkline_choose::VERSION, arg_required_else_help = true, after_help = EXAMPLES)]
+#[command(name = "trunkline", version = trunkline_runtime::VERSION, arg_required_else_help = true, after_help = EXAMPLES)]
 struct Cli {
     #[command(subcommand)]
     command: cmd::Command,
@@ -47,7 +47,7 @@ Examples:
 /// Runs the command of this process's arguments; its exit status.
 #[must_use]
 pub fn run_command() -> ExitCode {
-    if let Some(code) = trunkline_nethost::rank_entry() {
+    if let Some(code) = trunkline_nccl_host::rank_entry() {
         return code;
     }
     match cmd::run(Cli::parse().command) {

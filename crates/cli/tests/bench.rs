@@ -1,5 +1,5 @@
 //! `trunkline bench` over plugins in C: every collective, rank count, type, operator and setting, and what goes
-//! wrong. The plugins are compiled here with `cc` from `crates/nethost/tests/fixtures`.
+//! wrong. The plugins are compiled here with `cc` from `crates/nccl-host/tests/fixtures`.
 
 #![expect(clippy::expect_used, reason = "a test that cannot go on stops")]
 
@@ -28,7 +28,7 @@ const COLLECTIVES: [&str; 10] = [
 fn fixture(cell: &'static OnceLock<PathBuf>, name: &str) -> &'static Path {
     cell.get_or_init(|| {
         let source = Path::new(env!("CARGO_MANIFEST_DIR"))
-            .join("../nethost/tests/fixtures")
+            .join("../nccl-host/tests/fixtures")
             .join(name)
             .with_extension("c");
         let directory = Path::new(env!("CARGO_TARGET_TMPDIR"));

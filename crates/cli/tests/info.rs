@@ -314,7 +314,8 @@ fn fakes() -> Option<tempfile::TempDir> {
         return None;
     }
     let folder = tempfile::tempdir().expect("a folder");
-    let sources = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/tests/gpu");
+    let sources =
+        std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testing/integration/tests/gpu");
     for (library, source) in [("libcuda.so.1", "fake_cuda.c"), ("libibverbs.so.1", "fake_verbs.c")] {
         let mut cc = Command::new("cc");
         cc.args(["-O1", "-shared", "-fPIC", "-o"]).arg(folder.path().join(library)).arg(sources.join(source));

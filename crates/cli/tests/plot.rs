@@ -193,7 +193,7 @@ fn results_are_never_overwritten_by_a_slip() {
 
 /// A plugin in C, compiled here.
 fn plugin(directory: &TempDir) -> String {
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../nethost/tests/fixtures/mini_plugin.c");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../nccl-host/tests/fixtures/mini_plugin.c");
     let library = directory.path().join("mini.so");
     let mut cc = Command::new("cc");
     cc.args(["-O2", "-shared", "-fPIC", "-o"]).arg(&library).arg(source).arg("-ldl");

@@ -35,7 +35,7 @@ fn plugin(name: &'static str) -> PathBuf {
     static CORRUPT: OnceLock<PathBuf> = OnceLock::new();
     let cell = if name == "mini_plugin" { &MINI } else { &CORRUPT };
     let built = cell.get_or_init(|| {
-        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../nethost/tests/fixtures").join(name);
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../nccl-host/tests/fixtures").join(name);
         let directory = Path::new(env!("CARGO_TARGET_TMPDIR"));
         let library = directory.join(format!("run-{name}.so"));
         // Another test process may use the finished file, so a new one takes its place in one step.

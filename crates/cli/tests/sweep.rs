@@ -72,7 +72,7 @@ fn cells(report: &str, class: &str) -> Vec<Vec<String>> {
 
 /// Compiles a plugin in C. Another test may use the finished file, so a new one takes its place in one step.
 fn fixture(name: &str) -> PathBuf {
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../nethost/tests/fixtures").join(name);
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../nccl-host/tests/fixtures").join(name);
     let directory = Path::new(env!("CARGO_TARGET_TMPDIR"));
     let library = directory.join(format!("sweep-{name}")).with_extension("so");
     let fresh = tempfile::NamedTempFile::new_in(directory).expect("a file").into_temp_path();

@@ -179,7 +179,7 @@ fn what_is_lost_is_told() {
 
 /// Compiles the plugin of that name, which is not ours.
 fn compile(directory: &TempDir, name: &str) -> String {
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../nethost/tests/fixtures").join(name);
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../nccl-host/tests/fixtures").join(name);
     let library = directory.path().join(name).with_extension("so");
     let mut cc = Command::new("cc");
     cc.args(["-O2", "-shared", "-fPIC", "-o"]).arg(&library).arg(source).arg("-ldl");

@@ -14,7 +14,7 @@ use std::hint::black_box;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use trunkline_devq::{Addition, Bytes, Condition, Lane, Looks, Queue, Slot, Ticket};
+use trunkline_device_queue::{Addition, Bytes, Condition, Lane, Looks, Queue, Slot, Ticket};
 use trunkline_engine::device::{
     Carried, Ended, ErrorTable, Executor, Far, Mode, Network, Place, Queues, Region, Rma, Words,
 };

@@ -1,4 +1,4 @@
-//! Device queues, executed: what threads of a GPU, or of the host, put into queues (`trunkline_devq`) is carried out over any fabric.
+//! Device queues, executed: what threads of a GPU, or of the host, put into queues (`trunkline_device_queue`) is carried out over any fabric.
 //!
 //! One [`Executor`] drains any number of queues, and looks only at those whose doorbell was rung or that have something under way. It is
 //! driven either by the very threads that post and wait ([`Mode::Inline`], M0) or by a thread of its own ([`Mode::Thread`], M1), which sleeps

@@ -15,7 +15,7 @@ mod skip;
 
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-use trunkline_devq::kernels;
+use trunkline_device_queue::kernels;
 use trunkline_mem::gpu::{Gpu, Vendor};
 
 use machine::{Machine, Place};

@@ -4,7 +4,7 @@
 //! [`MappedMemory`] is a device's that the CPU has mapped. [`Shared`] is
 //! memory that processes of one host have together, [`Statics`] the program's variables made such.
 //!
-//! Called by every floor above. This crate never registers memory with a NIC (that is a fabric's job) and never
+//! Called by every layer above. This crate never registers memory with a NIC (that is a fabric's job) and never
 //! looks at what the bytes mean.
 
 pub mod gpu;

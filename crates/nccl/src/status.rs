@@ -1,7 +1,7 @@
 //! What NCCL is told when a call fails, and the one log line that says why.
 
-use trunkline_choose::ChooseError;
 use trunkline_engine::{CommFault, Error};
+use trunkline_runtime::ChooseError;
 use trunkline_sys::nccl_net::ResultCode;
 
 /// A call of the plugin failed.

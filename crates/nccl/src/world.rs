@@ -3,12 +3,12 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use trunkline_choose::{Banner, ChooseError, FrontEnd, Hardware, soft_config};
 use trunkline_engine::host::UnixHost;
 use trunkline_engine::{Engine, Helper, Params};
 use trunkline_fabric::trace::Traced;
 use trunkline_fabric::{Level, Split};
 use trunkline_mem::gpu::Gpus;
+use trunkline_runtime::{Banner, ChooseError, FrontEnd, Hardware, soft_config};
 use trunkline_softnic::SoftFabric;
 
 use crate::abi::log::Log;
@@ -84,7 +84,7 @@ pub(crate) fn kept() -> &'static Kept<World> {
 }
 
 fn make(log: &Arc<Log>) -> Result<World, CallError> {
-    let params = trunkline_choose::params()?;
+    let params = trunkline_runtime::params()?;
     let told = |level, line: &str| {
         log.line(level, &format!("trunkline: {line}"));
         if level == Level::Warn {
@@ -102,9 +102,9 @@ fn make_of(log: &Arc<Log>, mut params: Params, hardware: Hardware, gpus: Gpus) -
     // NCCL from 2.19 to 2.32 and RCCL go on to their own transports after an init that fails, and as well where `devices` counts none; the second
     // way is no error in their logs. There is an engine all the same, so that each call finds one; it listens nowhere.
     let offers = !matches!(hardware, Hardware::PassedOver) || planted("nccl-offers-software-nic");
-    let addresses = if offers { trunkline_choose::addresses(&params)? } else { Vec::new() };
+    let addresses = if offers { trunkline_runtime::addresses(&params)? } else { Vec::new() };
     params.status &= offers;
-    let reach = trunkline_choose::reach(&params, &addresses);
+    let reach = trunkline_runtime::reach(&params, &addresses);
     let trace = Trace::begin(&params).unwrap_or_else(|error| {
         log.line(Level::Warn, &format!("no trace: {error}"));
         None
@@ -113,7 +113,7 @@ fn make_of(log: &Arc<Log>, mut params: Params, hardware: Hardware, gpus: Gpus) -
     let engine_log = Arc::clone(log);
     let host = UnixHost::reached(reach, move |level, text| engine_log.line(level, text));
     let (helped, fuses_all) = (params.progress_thread, params.fuses_all);
-    let near = trunkline_choose::near(&params)?;
+    let near = trunkline_runtime::near(&params)?;
     if hardware.reaches_devices() {
         tell_drivers(log, &gpus);
     }
@@ -127,7 +127,7 @@ fn make_of(log: &Arc<Log>, mut params: Params, hardware: Hardware, gpus: Gpus) -
             let fabric = if planted("nccl-promises-gpus-without-drivers") {
                 fabric
             } else {
-                let (fabric, notes) = trunkline_choose::meet_verbs(fabric, &gpus);
+                let (fabric, notes) = trunkline_runtime::meet_verbs(fabric, &gpus);
                 front_end.gpu_notes = notes;
                 fabric
             };
@@ -135,7 +135,7 @@ fn make_of(log: &Arc<Log>, mut params: Params, hardware: Hardware, gpus: Gpus) -
         }
         Hardware::Ofi(fabric) => {
             fabric_name = Some(format!("ofi:{}", fabric.provider()));
-            let (fabric, notes) = trunkline_choose::meet_ofi(fabric, &gpus);
+            let (fabric, notes) = trunkline_runtime::meet_ofi(fabric, &gpus);
             front_end.gpu_notes = notes;
             fabric.notes().iter().for_each(|(level, note)| log.line(*level, &format!("trunkline: {note}")));
             Running::Ofi(Engine::new(Traced::new(Split::new(fabric, near), recorder), host, params)?)

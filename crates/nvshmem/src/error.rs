@@ -1,11 +1,11 @@
 //! Why a call of NVSHMEM's failed. Each becomes one line and one of NVSHMEM's numbers (`abi::status`).
 
-use trunkline_choose::{ChooseError, JobError};
 use trunkline_engine::rma::RmaError;
 use trunkline_mem::gpu::{CopyError, ExportError, LookError};
 use trunkline_proto::wire::dial::DialError;
 use trunkline_proto::wire::memory_handle::MemoryHandleError;
 use trunkline_proto::wire::rma::word::WordError;
+use trunkline_runtime::{ChooseError, JobError};
 
 /// A call failed.
 #[derive(Debug, thiserror::Error)]

@@ -4,10 +4,10 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use trunkline_choose::Running;
 use trunkline_engine::rma::{ContextId, Fetch};
 use trunkline_mem::OutOfMemory;
 use trunkline_proto::wire::rma::word::Width;
+use trunkline_runtime::Running;
 
 use crate::error::{CallError, Result};
 use crate::memory::Place;

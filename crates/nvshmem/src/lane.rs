@@ -3,12 +3,12 @@
 
 use std::sync::{Mutex, PoisonError};
 
-use trunkline_choose::Running;
 use trunkline_engine::rma::{ContextId, Local, Source};
 use trunkline_mem::Memory;
 use trunkline_proto::rma::atomic::{Action, Atomic, Type};
 use trunkline_proto::wire::rma::signal::{SignalOp, Update};
 use trunkline_proto::wire::rma::word::{Width, Word};
+use trunkline_runtime::Running;
 
 use crate::error::{CallError, Result};
 use crate::fetches::{Awaited, Fetches};

@@ -5,7 +5,6 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
-use trunkline_choose::Running;
 use trunkline_engine::rma::{Cells, HeapMemory, Local, RmaError};
 use trunkline_fabric::Level;
 use trunkline_mem::gpu::{Copies, Export, Gdr, Gpu, Gpus, Mapping, PointerKind};
@@ -14,6 +13,7 @@ use trunkline_proto::limits::RMA_HEAPS_MAX;
 use trunkline_proto::reserve::try_filled_with;
 use trunkline_proto::wire::memory_handle::{MemoryHandle, Registered};
 use trunkline_proto::wire::rma::word::Width;
+use trunkline_runtime::Running;
 
 use crate::error::{CallError, Result};
 use crate::plugin::Log;

@@ -4,11 +4,11 @@
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use trunkline_choose::Running;
 use trunkline_mem::gpu::Gpus;
 use trunkline_proto::limits::RMA_HEAPS_MAX;
 use trunkline_proto::reserve::try_filled_with;
 use trunkline_proto::wire::memory_handle::{MEMORY_HANDLE_BYTES, MemoryHandle, Registered};
+use trunkline_runtime::Running;
 
 use crate::error::{CallError, Result};
 use crate::lane::Lane;

@@ -4,7 +4,6 @@ use std::io::Write as _;
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use trunkline_choose::{FrontEnd, Hardware, Running, addresses, params_or, reach};
 use trunkline_engine::host::UnixHost;
 use trunkline_engine::rma::RmaError;
 use trunkline_engine::{Nics, Params};
@@ -12,6 +11,7 @@ use trunkline_fabric::{Level, Nic};
 use trunkline_mem::gpu::Gpus;
 use trunkline_proto::limits::RAILS_MAX;
 use trunkline_proto::wire::dial::CARD_BYTES;
+use trunkline_runtime::{FrontEnd, Hardware, Running, addresses, params_or, reach};
 
 use crate::error::{CallError, Result};
 use crate::memory::Ways;

@@ -168,7 +168,7 @@ fn fakes() -> &'static Path {
     static MADE: OnceLock<tempfile::TempDir> = OnceLock::new();
     let make = || {
         let (folder, here) = (tempfile::tempdir().unwrap(), Path::new(env!("CARGO_MANIFEST_DIR")));
-        let gpu = here.join("../tests/tests/gpu");
+        let gpu = here.join("../../testing/integration/tests/gpu");
         let compile = |at: PathBuf, source: PathBuf, map: Option<&str>| {
             let name = at.file_name().unwrap().to_str().unwrap().to_owned();
             let mut cc = Command::new("cc");

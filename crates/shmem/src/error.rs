@@ -1,10 +1,10 @@
 //! Why a call cannot do what it is asked. OpenSHMEM's calls return no error, so the program ends, and this is what it says.
 
-use trunkline_choose::JobError;
 use trunkline_engine::rma::{Lost, RmaError};
 use trunkline_mem::OutOfMemory;
 use trunkline_mem::ipc::{Cause, CopyError};
 use trunkline_proto::wire::pe::PeError;
+use trunkline_runtime::JobError;
 
 /// What went wrong, and what helps.
 #[derive(Debug, thiserror::Error)]
@@ -174,8 +174,8 @@ impl Error {
     }
 }
 
-impl From<trunkline_choose::ChooseError> for Error {
-    fn from(source: trunkline_choose::ChooseError) -> Self {
+impl From<trunkline_runtime::ChooseError> for Error {
+    fn from(source: trunkline_runtime::ChooseError) -> Self {
         Self::Join(source.into())
     }
 }

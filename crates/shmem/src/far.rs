@@ -3,13 +3,13 @@
 
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
-use trunkline_choose::Running;
 use trunkline_engine::Helper;
 use trunkline_engine::rma::{ContextId, Local, Source};
 use trunkline_mem::Memory;
 use trunkline_proto::rma::atomic::{Action, Atomic, Type};
 use trunkline_proto::wire::rma::signal::{SignalOp, Update};
 use trunkline_proto::wire::rma::word::Word;
+use trunkline_runtime::Running;
 
 use crate::error::{Error, Result};
 use crate::place::Place;

@@ -6,7 +6,6 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use trunkline_choose::{Member, Running};
 use trunkline_engine::{ExecuteBy, Params, SharedHeap};
 use trunkline_fabric::Level;
 use trunkline_mem::ipc::Private;
@@ -14,6 +13,7 @@ use trunkline_mem::{Memory, OutOfMemory, Shared, Statics};
 use trunkline_proto::ranges::Ranges;
 use trunkline_proto::reserve::{try_collect, try_vec};
 use trunkline_proto::wire::pe::{Pe as Told, SEGMENTS, Segment as ToldSegment};
+use trunkline_runtime::{Member, Running};
 
 use crate::behind::{self, Behind};
 use crate::ctx::{Ctxs, On};
@@ -107,7 +107,7 @@ impl Pe {
     /// What the environment says cannot be, memory cannot be had, or the others do not come.
     pub(crate) fn start() -> Result<Self> {
         let settings = Settings::read(|name| std::env::var(name).ok())?;
-        let mut params = trunkline_choose::params_or(&DEFAULTS)?;
+        let mut params = trunkline_runtime::params_or(&DEFAULTS)?;
         // Neighbours change words by themselves.
         params.execute_by = ExecuteBy::Owner;
         let (passive, shared_heap) = (params.progress_thread, params.shared_heap);

@@ -2,9 +2,9 @@
 
 use std::io;
 
-use trunkline_choose::{ChooseError, JobError};
 use trunkline_engine::rma::RmaError;
 use trunkline_mem::OutOfMemory;
+use trunkline_runtime::{ChooseError, JobError};
 
 /// Why a call failed. Each says what helps, where something does.
 #[derive(Debug, thiserror::Error)]

@@ -1,4 +1,4 @@
-//! The fuzz targets of this crate. Called by the programs in `fuzz/` and by the test that replays `fuzz/corpus/`; nothing of this
+//! The fuzz targets of this crate. Called by the programs in `testing/fuzz/` and by the test that replays `testing/fuzz/corpus/`; nothing of this
 //! is in the product.
 
 use trunkline_proto::fuzzing::Target;

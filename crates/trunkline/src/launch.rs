@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal};
 use trunkline_bootstrap::{Environment, RANKS_MAX, Secret, own};
-use trunkline_choose::JobError;
+use trunkline_runtime::JobError;
 
 use crate::error::Error;
 use crate::world::World;

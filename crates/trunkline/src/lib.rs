@@ -88,7 +88,7 @@ pub use pending::Pending;
 pub use signal::{Compare, SignalOp, Whom};
 pub use strided::Strides;
 pub use symmetric::{Place, Symmetric, SymmetricSlice};
-pub use trunkline_choose::Carrier;
 pub use trunkline_fabric::Level;
+pub use trunkline_runtime::Carrier;
 pub use word::{Integer, Word};
 pub use world::{Builder, World};

@@ -2,10 +2,10 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use trunkline_choose::Running;
 use trunkline_engine::rma::ContextId;
 use trunkline_mem::Memory;
 use trunkline_proto::wire::rma::word::Width;
+use trunkline_runtime::Running;
 
 use crate::context::Context;
 use crate::error::Error;

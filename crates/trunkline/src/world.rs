@@ -5,11 +5,11 @@ use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
-use trunkline_choose::{Carrier, Member};
 use trunkline_engine::{Helper, Nics};
 use trunkline_fabric::Level;
 use trunkline_mem::Memory;
 use trunkline_proto::ranges::Ranges;
+use trunkline_runtime::{Carrier, Member};
 
 use crate::collective::Call;
 use crate::context::Context;
@@ -95,7 +95,7 @@ impl Builder {
     /// # Errors
     /// What the environment says cannot be, the fabric cannot be used, or other ranks do not come.
     pub fn start(self) -> Result<World, Error> {
-        let mut params = trunkline_choose::params_or(&DEFAULTS)?;
+        let mut params = trunkline_runtime::params_or(&DEFAULTS)?;
         params.progress_thread = self.passive.unwrap_or(params.progress_thread);
         params.heap_bytes = self.heap.unwrap_or(params.heap_bytes);
         let (passive, heap_bytes) = (params.progress_thread, params.heap_bytes);

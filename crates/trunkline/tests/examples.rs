@@ -95,7 +95,7 @@ fn lines_of(path: &str, name: &str) -> usize {
 
 #[test]
 fn kernels_read_in_twenty_lines() {
-    let twins = "../devq/tests/header/window_kernels.h";
+    let twins = "../device-queue/tests/header/window_kernels.h";
     for (path, name) in [
         ("examples/device_ring.rs", "ring_sum"),
         ("examples/device_dispatch.rs", "dispatch"),

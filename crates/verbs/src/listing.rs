@@ -1,4 +1,4 @@
-//! The names of the devices for which rdma-core has a provider. Asked by `crates/choose` when a device is not used; opens no device.
+//! The names of the devices for which rdma-core has a provider. Asked by `crates/runtime` when a device is not used; opens no device.
 
 use std::ffi::CStr;
 

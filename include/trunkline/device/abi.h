@@ -1,5 +1,5 @@
 // Layouts and numbers of device queues that host and device share. The host's are in Rust, crates/proto/src/wire/devq and
-// crates/devq/src/view.rs; tests compare them with these.
+// crates/device-queue/src/view.rs; tests compare them with these.
 #ifndef TRUNKLINE_DEVICE_ABI_H
 #define TRUNKLINE_DEVICE_ABI_H
 

@@ -23,7 +23,7 @@ enum Meeting : u32 {
     MEET_COUNT = 3,  // by a counter in memory; all of them must run at the same time
 };
 
-// Words of a group, in memory that its threads share and that are 0 at first: the verdict (crates/devq/src/verdict.rs), a count
+// Words of a group, in memory that its threads share and that are 0 at first: the verdict (crates/device-queue/src/verdict.rs), a count
 // of who has come, what the leader hands on (up to 8 words), and a count of meetings. The next kernel may go on with them as
 // they are.
 constexpr u32 GROUP_WORDS = 16;

@@ -1,4 +1,4 @@
-// The operations of the original API, as crates/devq/src/original.rs has them. Signals and counters are words of 8 bytes; a
+// The operations of the original API, as crates/device-queue/src/original.rs has them. Signals and counters are words of 8 bytes; a
 // signal with a put is an entry of its own behind a fence, a counter waits for the signal. What the original left to chance
 // ends here: a wait says how it ended.
 #ifndef TRUNKLINE_DEVICE_ORIGINAL_H

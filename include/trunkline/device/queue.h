@@ -1,6 +1,6 @@
 // The producer's side of a queue, for any number of threads at once: reserve, write, publish, submit, poll.
 //
-// What crates/devq/src/queue.rs does, access by access. A reservation takes nothing unless there is room, so who finds none has
+// What crates/device-queue/src/queue.rs does, access by access. A reservation takes nothing unless there is room, so who finds none has
 // nothing to give back. Who has reserved publishes or cancels, else nobody behind gets further.
 //
 // What depends on who executes is in a few functions that are overloaded for each kind of queue (here for View, in mlx5.h for a

@@ -1,4 +1,4 @@
-// The operations of the successor's API, as crates/devq/src/successor.rs has them: one put for all, channels of several lanes,
+// The operations of the successor's API, as crates/device-queue/src/successor.rs has them: one put for all, channels of several lanes,
 // and tickets. A signal with a put goes with it, without a fence; a counter waits for the last WRITE, and so says that the
 // source can be used again.
 #ifndef TRUNKLINE_DEVICE_SUCCESSOR_H

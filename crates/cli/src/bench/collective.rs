@@ -5,7 +5,7 @@
 use std::io::Write as _;
 
 use serde::Serialize;
-use trunkline_nethost::{Case, Cluster, Collective, LaunchError, PluginInfo, RowResult};
+use trunkline_nccl_host::{Case, Cluster, Collective, LaunchError, PluginInfo, RowResult};
 
 use super::plot::Pending;
 use super::{Settings, progress};

@@ -12,9 +12,9 @@ pub(crate) mod sizes;
 mod times;
 pub(crate) mod trace;
 
-use trunkline_choose::Hardware;
 use trunkline_fabric::Level;
-use trunkline_nethost::{DataType, Job, Left, PluginInfo, RedOp};
+use trunkline_nccl_host::{DataType, Job, Left, PluginInfo, RedOp};
+use trunkline_runtime::Hardware;
 
 use crate::cmd::BenchError;
 
@@ -58,7 +58,7 @@ pub(crate) fn ready_network() -> std::io::Result<()> {
             eprintln!("trunkline: {line}");
         }
     };
-    let opened = trunkline_choose::params().and_then(|params| Hardware::open(&params, warn));
+    let opened = trunkline_runtime::params().and_then(|params| Hardware::open(&params, warn));
     match opened {
         Ok(Hardware::PassedOver) => Err(again::with(&[(FABRIC, "soft".as_ref())])),
         Ok(Hardware::None | Hardware::Verbs(_) | Hardware::Ofi(_)) | Err(_) => Ok(()),

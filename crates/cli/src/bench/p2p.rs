@@ -5,7 +5,7 @@
 use std::io::Write as _;
 
 use serde::Serialize;
-use trunkline_nethost::{Cluster, P2pCase, P2pMeasured, PluginInfo};
+use trunkline_nccl_host::{Cluster, P2pCase, P2pMeasured, PluginInfo};
 
 use super::plot::Pending;
 use super::{Settings, progress};

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 use thiserror::Error;
 use trunkline_fabric::trace::{Origin, Process, TraceFile};
-use trunkline_nethost::{Keep, Left, PluginInfo};
+use trunkline_nccl_host::{Keep, Left, PluginInfo};
 
 use super::again;
 

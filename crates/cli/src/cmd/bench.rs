@@ -10,7 +10,7 @@ use std::time::Duration;
 use clap::builder::{PossibleValuesParser, TypedValueParser as _};
 use clap::{Args, Subcommand, value_parser};
 use thiserror::Error;
-use trunkline_nethost::{Cluster, Collective, DataType, Device, Job, LaunchError, MemoryKind, Own, RedOp};
+use trunkline_nccl_host::{Cluster, Collective, DataType, Device, Job, LaunchError, MemoryKind, Own, RedOp};
 
 use super::{device, rma};
 use crate::bench::trace::{self, OwnDirectory};
@@ -200,7 +200,7 @@ pub(crate) enum BenchError {
     Print(#[from] std::io::Error),
     /// A name that the arguments let through.
     #[error(transparent)]
-    Name(#[from] trunkline_nethost::UnknownName),
+    Name(#[from] trunkline_nccl_host::UnknownName),
     /// No picture.
     #[error(transparent)]
     Plot(#[from] bench::plot::PlotError),

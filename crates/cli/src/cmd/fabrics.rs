@@ -5,12 +5,12 @@ use std::sync::Arc;
 
 use serde::Serialize;
 use thiserror::Error;
-use trunkline_choose::{
-    ChooseError, UnusedDevice, UnusedDevices, UsedFabric, ofi_config, soft_config, verbs_config,
-};
 use trunkline_engine::{FabricName, Params};
 use trunkline_fabric::{Fabric, Nic, OpenError};
 use trunkline_ofi::{Auto, Library, NoNic, OfiFabric};
+use trunkline_runtime::{
+    ChooseError, UnusedDevice, UnusedDevices, UsedFabric, ofi_config, soft_config, verbs_config,
+};
 use trunkline_softnic::SoftFabric;
 use trunkline_verbs::{ConfigError, Missing, VerbsFabric};
 

@@ -2,9 +2,9 @@
 //! their memory, as the plugin does, which with libfabric tries a little of it.
 
 use serde::Serialize;
-use trunkline_choose::{GpuNote, meet_verbs};
 use trunkline_mem::gpu::Gpus;
 use trunkline_ofi::OfiFabric;
+use trunkline_runtime::{GpuNote, meet_verbs};
 use trunkline_verbs::VerbsFabric;
 
 /// A NIC or a driver.
@@ -40,12 +40,12 @@ pub(super) fn meet(fabric: VerbsFabric) -> (VerbsFabric, Vec<GpuRow>) {
 pub(super) fn meet_ofi(fabric: OfiFabric) -> (OfiFabric, Vec<GpuRow>) {
     if !fabric.reaches_devices() {
         // One row for all of them.
-        let (fabric, notes) = trunkline_choose::meet_ofi(fabric, &Gpus::default());
+        let (fabric, notes) = trunkline_runtime::meet_ofi(fabric, &Gpus::default());
         let row = |note: GpuNote| GpuRow { name: "ofi".to_owned(), ..note.into() };
         return (fabric, notes.into_iter().take(1).map(row).collect());
     }
     let gpus = Gpus::open();
-    let (fabric, notes) = trunkline_choose::meet_ofi(fabric, &gpus);
+    let (fabric, notes) = trunkline_runtime::meet_ofi(fabric, &gpus);
     (fabric, notes.into_iter().map(GpuRow::from).chain(drivers(&gpus)).collect())
 }
 

@@ -10,9 +10,9 @@ use std::process::ExitCode;
 use clap::{Args, value_parser};
 use serde::Serialize;
 use thiserror::Error;
-use trunkline_choose::VERSION;
 use trunkline_engine::{FabricName, ParamInfo, Params, ParamsError, SoftCopy, TABLE};
 use trunkline_fabric::{Caps, Nic};
+use trunkline_runtime::VERSION;
 use trunkline_topo::{Choice, ChoiceError, VARIABLES};
 
 use super::fabrics::{FabricError, FabricRow, Found, asked};

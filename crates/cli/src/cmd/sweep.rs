@@ -10,7 +10,7 @@ use std::time::Duration;
 use clap::builder::{PossibleValuesParser, TypedValueParser as _};
 use clap::{Args, value_parser};
 use thiserror::Error;
-use trunkline_nethost::{Collective, Device, Job, MemoryKind};
+use trunkline_nccl_host::{Collective, Device, Job, MemoryKind};
 
 use crate::bench::sizes;
 use crate::job::{self, JobError};

@@ -1,7 +1,7 @@
-//! The devices of this host that are not used, as rows. Shown by `info`; `crates/choose` finds them.
+//! The devices of this host that are not used, as rows. Shown by `info`; `crates/runtime` finds them.
 
 use serde::Serialize;
-use trunkline_choose::UnusedDevice;
+use trunkline_runtime::UnusedDevice;
 
 /// A device that is not used.
 #[derive(Debug, Serialize)]

@@ -61,7 +61,7 @@ pub(crate) fn collect_facts(hardware: &HostHardware, names: bool) -> Vec<HostFac
 }
 
 fn version() -> String {
-    format!("{}, commit {}", env!("CARGO_PKG_VERSION"), trunkline_choose::COMMIT)
+    format!("{}, commit {}", env!("CARGO_PKG_VERSION"), trunkline_runtime::COMMIT)
 }
 
 fn joined_or_none<T: AsRef<str>>(words: &[T], between: &str) -> String {

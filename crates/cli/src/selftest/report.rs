@@ -84,7 +84,7 @@ impl SelftestReport {
         Self {
             schema: SCHEMA,
             version: env!("CARGO_PKG_VERSION"),
-            commit: trunkline_choose::COMMIT,
+            commit: trunkline_runtime::COMMIT,
             quick: options.quick,
             limit_s: options.limit_s,
             seconds: checks.iter().map(|check| check.seconds).sum(),

@@ -16,7 +16,7 @@ use std::io::{self, Write};
 
 use indicatif::ProgressBar;
 use thiserror::Error;
-use trunkline_nethost::{Cluster, Collective, Job, LaunchError};
+use trunkline_nccl_host::{Cluster, Collective, Job, LaunchError};
 
 use self::configuration::Configuration;
 use self::results::{Cell, Results};
@@ -125,8 +125,8 @@ impl Plan {
         Settings {
             job: Job { collective: Some(collective), environment, ..job },
             sizes,
-            dtype: trunkline_nethost::DataType::Float,
-            op: trunkline_nethost::RedOp::Sum,
+            dtype: trunkline_nccl_host::DataType::Float,
+            op: trunkline_nccl_host::RedOp::Sum,
             check: 1,
             warmup,
             iters: 1,

@@ -1,6 +1,6 @@
 //! What was measured: for each collective and configuration a list of sizes, and for each size one figure a round. Pure.
 
-use trunkline_nethost::{Collective, PluginInfo, RowResult};
+use trunkline_nccl_host::{Collective, PluginInfo, RowResult};
 
 use super::Plan;
 use super::configuration::Configuration;

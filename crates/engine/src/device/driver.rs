@@ -8,7 +8,7 @@ use std::sync::{Arc, OnceLock, PoisonError};
 use std::thread::{JoinHandle, Thread};
 use std::time::{Duration, Instant};
 
-use trunkline_devq::{Queue, Slots};
+use trunkline_device_queue::{Queue, Slots};
 use trunkline_mem::Memory;
 use trunkline_mem::gpu::Device;
 use trunkline_proto::mutant::Mutant;
@@ -423,7 +423,7 @@ fn told<N: Network + 'static>(
 ) -> Result<Queue<Words>, QueueError> {
     let ringer = || Arc::clone(shared) as Arc<dyn Ringer>;
     let words = shared.with(|executor| executor.page().words().told(ringer()));
-    let page = trunkline_devq::BellPage::open(words, shared.mutant)?;
+    let page = trunkline_device_queue::BellPage::open(words, shared.mutant)?;
     Ok(Queue::open(queue.words().told(ringer()), &page, shared.mutant)?)
 }
 

@@ -7,9 +7,9 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use trunkline_devq::drain::BATCH;
-use trunkline_devq::view::Own;
-use trunkline_devq::{BellPage, Drain, Memory as _, Queue, Rules, View};
+use trunkline_device_queue::drain::BATCH;
+use trunkline_device_queue::view::Own;
+use trunkline_device_queue::{BellPage, Drain, Memory as _, Queue, Rules, View};
 use trunkline_mem::gpu::{Device, Pinned};
 use trunkline_mem::{OutOfMemory, Shared};
 use trunkline_proto::holding::try_hold;

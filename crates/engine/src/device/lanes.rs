@@ -1,7 +1,7 @@
 //! What a kernel of a GPU is given: the lanes of an executor as it sees them, and words of its own memory that go with them. Made by whoever starts kernels,
 //! before it does; while they run nothing here is called.
 
-use trunkline_devq::view::{CLAIMS_BYTES, GROUP_BYTES, Own, WORDS_BYTES};
+use trunkline_device_queue::view::{CLAIMS_BYTES, GROUP_BYTES, Own, WORDS_BYTES};
 use trunkline_mem::Memory;
 use trunkline_mem::gpu::{CallError, Device, RangeError};
 
@@ -14,7 +14,7 @@ const VIEW_BYTES: u64 = 128;
 /// Bytes of a queue's own words, and of its claims, which have a line of their own.
 const OWN_BYTES: u64 = WORDS_BYTES + 128;
 
-const _: () = assert!(CLAIMS_BYTES <= 128 && size_of::<trunkline_devq::View>() as u64 == VIEW_BYTES);
+const _: () = assert!(CLAIMS_BYTES <= 128 && size_of::<trunkline_device_queue::View>() as u64 == VIEW_BYTES);
 
 /// Lanes of one executor, for kernels of one device.
 #[derive(Clone, Debug)]
@@ -137,7 +137,7 @@ fn bytes(words: &[u64]) -> Vec<u8> {
     words.iter().flat_map(|word| word.to_le_bytes()).collect()
 }
 
-/// What the kernels of `crates/devq/src/kernels.h` are given: `kernels::Job`.
+/// What the kernels of `crates/device-queue/src/kernels.h` are given: `kernels::Job`.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Job {
     /// Addresses, as the device sees them, of slots of 16 bytes that are raised here, of a word for each that remembers its base, of the region's bytes, and of a

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use trunkline_devq::Slots;
+use trunkline_device_queue::Slots;
 use trunkline_mem::Memory;
 use trunkline_proto::wire::devq::{BOX_BYTES, PostRooms};
 

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use trunkline_devq::Budget;
+use trunkline_device_queue::Budget;
 
 /// Looks before others go first.
 const SPINS: u32 = 50;

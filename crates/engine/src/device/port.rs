@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use trunkline_devq::{Job, Outcome, Port};
+use trunkline_device_queue::{Job, Outcome, Port};
 use trunkline_proto::holding::{try_hold, try_hold_queue};
 use trunkline_proto::limits::{DEVICE_PIECE_BYTES, DEVICE_PIECES_MAX};
 use trunkline_proto::mutant::Mutant;

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering::{Acquire, Release};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec};
-use trunkline_devq::{BellPage, Budget, Queue, View};
+use trunkline_device_queue::{BellPage, Budget, Queue, View};
 use trunkline_mem::{Memory, OutOfBounds, Shared};
 use trunkline_proto::mutant::Mutant;
 use trunkline_proto::wire::devq::{
@@ -91,7 +91,7 @@ impl File {
 
     /// Lets producers find a queue that is made; at 0 there is none.
     pub(super) fn tell(&self, number: u32, at: u64) {
-        trunkline_devq::Memory::store(&self.words, entry_of(self.bells, number), at, Release);
+        trunkline_device_queue::Memory::store(&self.words, entry_of(self.bells, number), at, Release);
     }
 }
 
@@ -124,7 +124,7 @@ impl Owned {
         }
         let bell = page.look(queue.shape().bell());
         if self.ended.is_none() && !mutant.is("dev-drops-what-was-not-rung") {
-            let submitted = trunkline_devq::Memory::load(queue.words(), at::SUBMITTED, Acquire);
+            let submitted = trunkline_device_queue::Memory::load(queue.words(), at::SUBMITTED, Acquire);
             if is_before(bell, submitted) {
                 queue.ring_for_the_dead();
                 self.ended = Some(Instant::now());
@@ -132,7 +132,7 @@ impl Owned {
             }
         }
         let since = *self.ended.get_or_insert_with(Instant::now);
-        let frontier = Frontier(trunkline_devq::Memory::load(queue.words(), at::FRONTIER, Acquire));
+        let frontier = Frontier(trunkline_device_queue::Memory::load(queue.words(), at::FRONTIER, Acquire));
         if frontier.near(bell) != bell && since.elapsed() < GRACE {
             return false;
         }
@@ -143,7 +143,7 @@ impl Owned {
 
 /// The companion of a queue, if it has one.
 pub(super) fn companion_of(queue: &Queue<Words>) -> Option<u32> {
-    let word = trunkline_devq::Memory::load(queue.words(), at::COMPANION, Acquire);
+    let word = trunkline_device_queue::Memory::load(queue.words(), at::COMPANION, Acquire);
     match Companion::from_word(word) {
         Companion::Queue(number) => Some(number),
         _ => None,
@@ -206,7 +206,7 @@ impl Guest {
     }
 
     /// How long a wait may take. When the process that executes dies all queues end with [`Status::PeerDead`], and so do waits for their entries; those for signals, if they are
-    /// [`wait_unless_aborted`](trunkline_devq::Slot::wait_unless_aborted).
+    /// [`wait_unless_aborted`](trunkline_device_queue::Slot::wait_unless_aborted).
     #[must_use]
     pub fn patience(&self, time: Duration) -> Watching<'_> {
         self.watching(Patience::of(time))

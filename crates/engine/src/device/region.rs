@@ -81,8 +81,11 @@ pub struct ErrorTable {
 
 impl ErrorTable {
     fn error_of(&self, value: u64) -> Option<u64> {
-        let slots =
-            trunkline_devq::Slots::Bare { values: self.values, errors: self.errors, count: self.count };
+        let slots = trunkline_device_queue::Slots::Bare {
+            values: self.values,
+            errors: self.errors,
+            count: self.count,
+        };
         slots.error_of(value)
     }
 }

@@ -1,4 +1,4 @@
-//! Memory of queues, signals and counters: words of this process that the protocol of `devq` reads and writes, and whoever is to be told
+//! Memory of queues, signals and counters: words of this process that the protocol of `device-queue` reads and writes, and whoever is to be told
 //! that a doorbell was rung, or that somebody waits.
 
 use std::fmt;
@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use trunkline_devq::Memory as DeviceMemory;
+use trunkline_device_queue::Memory as DeviceMemory;
 use trunkline_mem::{Memory, OutOfMemory};
 
 /// Looks after which somebody who steps aside sleeps, and how long.

@@ -1,5 +1,5 @@
-//! The fuzz targets of this crate, and the inputs they begin with. Called by the programs in `fuzz/` and by the test that replays
-//! `fuzz/corpus/`; nothing of this is in the product.
+//! The fuzz targets of this crate, and the inputs they begin with. Called by the programs in `testing/fuzz/` and by the test that replays
+//! `testing/fuzz/corpus/`; nothing of this is in the product.
 
 mod endpoint;
 mod node;

@@ -1,6 +1,6 @@
 //! Queues that are given back, and others that have their numbers.
 
-use trunkline_devq::{Looks, Ticket, WaitError};
+use trunkline_device_queue::{Looks, Ticket, WaitError};
 use trunkline_proto::wire::devq::{Entry, Status, Work};
 
 use crate::ranks::{NEAR, WAYS, done, few, patience};

@@ -2,8 +2,8 @@
 
 use std::sync::{Arc, Mutex};
 
-use trunkline_devq::lane::{Bytes, Lane};
-use trunkline_devq::original::Peer;
+use trunkline_device_queue::lane::{Bytes, Lane};
+use trunkline_device_queue::original::Peer;
 use trunkline_engine::device::{Carried, Ended, ErrorTable, Far, Mode, Network, Place, Queues, Region};
 use trunkline_engine::rma::{Local as Heap, Source};
 use trunkline_mem::Memory;

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
-use trunkline_devq::{Condition, Queue, Slots, WaitError};
+use trunkline_device_queue::{Condition, Queue, Slots, WaitError};
 use trunkline_engine::Nics;
 use trunkline_engine::device::{
     Carried, Ended, Executor, Failure, Far, Key, Mode, Network, Place, Queues, Region, Rma, Words,

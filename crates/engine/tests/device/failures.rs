@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use trunkline_devq::{Addition, Budget as _, Condition, Memory as _, Queue, Slots, WaitError};
+use trunkline_device_queue::{Addition, Budget as _, Condition, Memory as _, Queue, Slots, WaitError};
 use trunkline_engine::device::Words;
 use trunkline_proto::wire::devq::{Aborted, Entry, Local, Status, Work};
 
@@ -61,7 +61,7 @@ fn break_at(rank: &Rank, other: &Rank, way: Way, bad: u32) -> Duration {
     };
     assert_eq!(fault.first_bad, u64::from(bad), "{way:?}");
     for at in 0..SCRIPT {
-        let ticket = trunkline_devq::Ticket { index: at.into(), ..last };
+        let ticket = trunkline_device_queue::Ticket { index: at.into(), ..last };
         assert_eq!(queue.poll(ticket).is_ok(), at < bad, "{way:?}: entry {at}, {bad} failed");
     }
     assert!(matches!(companion.wait(count, &mut patience()), Err(WaitError::Failed(_))), "{way:?}");
@@ -133,7 +133,7 @@ fn counters_of_writes_are_poisoned() {
         let of_bare = |number| bare.slot(number).unwrap();
         for (good, bad, poisoned) in [(of_bare(4), of_bare(5), false), (rank.slot(9), rank.slot(10), true)] {
             let queue = rank.queues.queue(8).unwrap();
-            let counted = |slot: trunkline_devq::Slot| {
+            let counted = |slot: trunkline_device_queue::Slot| {
                 let counter = Addition { at: rank.at(0, slot.value), value: 7, poisoned };
                 counter.with(rank.write(0, 1, 0, 8)).unwrap()
             };

@@ -2,8 +2,8 @@
 
 use std::sync::Barrier;
 
-use trunkline_devq::verdict::Verdict;
-use trunkline_devq::{Budget as _, Memory as _, Queue, WaitError};
+use trunkline_device_queue::verdict::Verdict;
+use trunkline_device_queue::{Budget as _, Memory as _, Queue, WaitError};
 use trunkline_engine::device::Words;
 use trunkline_proto::wire::devq::{Aborted, Status};
 

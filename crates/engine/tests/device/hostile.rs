@@ -1,6 +1,6 @@
 //! Entries that no honest producer writes: each fails with a status, and touches nothing.
 
-use trunkline_devq::{Memory as _, WaitError};
+use trunkline_device_queue::{Memory as _, WaitError};
 use trunkline_engine::device::{ErrorTable, Region, UNSUPPORTED, Words};
 use trunkline_mem::{Kind, Memory};
 use trunkline_proto::wire::devq::{Atomic, Count, Entry, Local, Remote, Status, Work};

@@ -3,7 +3,7 @@
 
 use std::sync::{Arc, Mutex};
 
-use trunkline_devq::{Condition, Slot};
+use trunkline_device_queue::{Condition, Slot};
 use trunkline_engine::device::{
     Carried, Copies, Ended, ErrorTable, Far, Mode, Network, Place, Queues, Region, Words,
 };

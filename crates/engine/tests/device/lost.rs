@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use trunkline_devq::{Condition, Queue, Slots, WaitError};
+use trunkline_device_queue::{Condition, Queue, Slots, WaitError};
 use trunkline_engine::Nics;
 use trunkline_engine::device::{Far, Key, Mode, Patience, Queues, Region, Rma, Words};
 use trunkline_engine::host::UnixHost;
@@ -129,8 +129,10 @@ fn a_lost_link_reaches_every_waiter_and_is_refused_from_then_on() {
             let behind = here.queues.queue(16).unwrap();
             let refused = here.try_once(&behind, &[here.write(8), here.raise(1, 1)]);
             assert!(is_unreached(&refused), "{wire:?}: {refused:?}");
-            let last =
-                trunkline_devq::Ticket { index: queue.fault().unwrap().first_bad, ..ticket_of(&queue) };
+            let last = trunkline_device_queue::Ticket {
+                index: queue.fault().unwrap().first_bad,
+                ..ticket_of(&queue)
+            };
             let wait = Entry::new(Work::Wait { queue: last.queue, index: last.index });
             let counts = companion.post(&[wait, here.raise(0, 2)], &mut patience()).unwrap();
             assert!(companion.wait(counts, &mut patience()).is_err(), "{wire:?}");
@@ -162,8 +164,8 @@ fn a_lost_link_reaches_every_waiter_and_is_refused_from_then_on() {
     }
 }
 
-fn ticket_of(queue: &Queue<Words>) -> trunkline_devq::Ticket {
-    trunkline_devq::Ticket { queue: queue.shape().number(), epoch: queue.shape().epoch(), index: 0 }
+fn ticket_of(queue: &Queue<Words>) -> trunkline_device_queue::Ticket {
+    trunkline_device_queue::Ticket { queue: queue.shape().number(), epoch: queue.shape().epoch(), index: 0 }
 }
 
 impl Rank {

@@ -1,10 +1,10 @@
 //! Many of everything: laps of rings at the edges of their numbers, depths, producers, peers that count into one word, flushes and resets at
 //! once, and eight ranks that all talk to each other.
 
-use trunkline_devq::channel::Channel;
-use trunkline_devq::lane::{Bytes, Lane};
-use trunkline_devq::successor::{self, Slots16, With};
-use trunkline_devq::{Condition, Memory as _, Ticket};
+use trunkline_device_queue::channel::Channel;
+use trunkline_device_queue::lane::{Bytes, Lane};
+use trunkline_device_queue::successor::{self, Slots16, With};
+use trunkline_device_queue::{Condition, Memory as _, Ticket};
 use trunkline_engine::device::Words;
 
 use crate::ranks::{
@@ -152,7 +152,7 @@ fn flushes_and_resets_at_once_lose_nothing() {
                             let ticket = queue.post(&[rank.signal(1, 30, 1)], &mut patience()).unwrap();
                             assert!(channel.record(0, ticket));
                             channel.flush(std::slice::from_ref(queue), &mut patience()).unwrap();
-                            assert_eq!(queue.poll(ticket), Ok(trunkline_devq::Poll::Done), "{way:?}");
+                            assert_eq!(queue.poll(ticket), Ok(trunkline_device_queue::Poll::Done), "{way:?}");
                         }
                     })
                 })

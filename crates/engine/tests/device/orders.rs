@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use trunkline_devq::{Looks, Queue, Ticket, WaitError};
+use trunkline_device_queue::{Looks, Queue, Ticket, WaitError};
 use trunkline_engine::device::{
     Carried, Copies, Courier, Ended, ErrorTable, Executor, Failure, Far, Key, Network, Part, Peer, Place,
     Region, Words,

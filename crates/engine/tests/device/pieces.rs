@@ -1,7 +1,7 @@
 //! Large entries of a window in memory of a device: they move in pieces, of which one is copied while others are on their way over the network. Over the network and the
 //! stream of `orders`, whose events happen when the test says so.
 
-use trunkline_devq::WaitError;
+use trunkline_device_queue::WaitError;
 use trunkline_mem::Memory;
 use trunkline_proto::limits::{DEVICE_PIECE_BYTES, DEVICE_PIECES_MAX};
 use trunkline_proto::wire::devq::Work;

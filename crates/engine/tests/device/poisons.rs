@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use trunkline_devq::{Looks, Slots};
+use trunkline_device_queue::{Looks, Slots};
 use trunkline_engine::device::{Carried, Copies, Ended, Executor, Network, Place, Region};
 use trunkline_engine::rma::{Local as Heap, Source};
 use trunkline_mem::Memory;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
-use trunkline_devq::{Queue, Ticket, WaitError};
+use trunkline_device_queue::{Queue, Ticket, WaitError};
 use trunkline_engine::device::{Carried, Ended, Failure, Far, Key, Mode, Network, Place, Queues, Rma, Words};
 use trunkline_engine::rma::{Local as Heap, Source};
 use trunkline_proto::rma::atomic::Action;

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
-use trunkline_devq::{Condition, Memory as _, Queue, Slots, WaitError};
+use trunkline_device_queue::{Condition, Memory as _, Queue, Slots, WaitError};
 use trunkline_engine::Nics;
 use trunkline_engine::device::{Far, Guest, Key, Patience, Queues, Region, Rma, Words, processes::process};
 use trunkline_engine::host::UnixHost;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use trunkline_devq::{Queue, Slots, Ticket};
+use trunkline_device_queue::{Queue, Slots, Ticket};
 use trunkline_engine::device::{ErrorTable, Far, Key, Mode, Patience, Queues, Region, Rma, Words};
 use trunkline_engine::host::UnixHost;
 use trunkline_engine::rma::Job;
@@ -144,12 +144,16 @@ impl Rank {
         self.queues.words(&self.memory)
     }
 
-    pub(crate) fn slot(&self, number: u32) -> trunkline_devq::Slot {
+    pub(crate) fn slot(&self, number: u32) -> trunkline_device_queue::Slot {
         Slots::Poisoned { slots: SLOTS, count: SLOTS_COUNT }.slot(number).unwrap()
     }
 
-    pub(crate) fn wait_signal(&self, number: u32, value: u64) -> Result<u64, trunkline_devq::WaitError> {
-        let until = trunkline_devq::Condition::AtLeast(value);
+    pub(crate) fn wait_signal(
+        &self,
+        number: u32,
+        value: u64,
+    ) -> Result<u64, trunkline_device_queue::WaitError> {
+        let until = trunkline_device_queue::Condition::AtLeast(value);
         self.slot(number).wait(&self.words(), until, &mut patience(), planted())
     }
 }

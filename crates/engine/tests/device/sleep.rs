@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use trunkline_devq::Poll;
+use trunkline_device_queue::Poll;
 use trunkline_proto::wire::devq::{Entry, Work};
 
 use crate::ranks::{NEAR, SHM, done, patience, ranks};

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use trunkline_devq::Memory as _;
+use trunkline_device_queue::Memory as _;
 use trunkline_engine::device::{Job, Network};
 use trunkline_proto::wire::devq::{Aborted, Status, at};
 

@@ -1,6 +1,6 @@
 // The kernels, for the device of stub.c.
 #include "played.h"
-#include "../../../devq/src/kernels.h"
+#include "../../../device-queue/src/kernels.h"
 
 // What no kernel does: an atomic on the host's memory, by the device's address of it; and a store by the host's address.
 extern "C" void stray_atomic(void **arguments, unsigned, unsigned, unsigned, unsigned) {

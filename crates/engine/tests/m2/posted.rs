@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use trunkline_devq::Slots;
+use trunkline_device_queue::Slots;
 use trunkline_engine::device::{
     Carried, Courier, Ended, ErrorTable, Far, Job, Network, Part, Peer, Place as At, Rma,
 };

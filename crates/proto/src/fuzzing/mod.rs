@@ -1,5 +1,5 @@
-//! What each fuzz target does with its input, and the inputs it begins with. The targets in `fuzz/` and the ordinary
-//! test that replays `fuzz/corpus/` call the same functions; nothing of this is in the product.
+//! What each fuzz target does with its input, and the inputs it begins with. The targets in `testing/fuzz/` and the ordinary
+//! test that replays `testing/fuzz/corpus/` call the same functions; nothing of this is in the product.
 
 mod actions;
 mod devq;
@@ -19,7 +19,7 @@ pub use actions::{Action, random_script, read_actions, write_script};
 /// One fuzz target.
 #[derive(Clone, Copy, Debug)]
 pub struct Target {
-    /// Its name: the file in `fuzz/fuzz_targets/` and the folder in `fuzz/corpus/`.
+    /// Its name: the file in `testing/fuzz/fuzz_targets/` and the folder in `testing/fuzz/corpus/`.
     pub name: &'static str,
     /// Takes any bytes; panics when the code under test is wrong.
     pub check: fn(&[u8]),

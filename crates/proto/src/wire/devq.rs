@@ -1,4 +1,4 @@
-//! Device queues: entries, completions, and where their words lie. Only words go in and out; `devq` knows the memory they lie in.
+//! Device queues: entries, completions, and where their words lie. Only words go in and out; `device-queue` knows the memory they lie in.
 
 mod card;
 mod completion;

@@ -2,7 +2,7 @@
 //!
 //! One module an ABI version holds that version's properties and function table; what all versions share
 //! (result codes, the logger, the profiler callback, device handles, limits) is here. Read by `nccl`, which
-//! exports the tables, and by `nethost`, which loads them. Nothing here calls through a table.
+//! exports the tables, and by `nccl-host`, which loads them. Nothing here calls through a table.
 //!
 //! Every function slot is an `Option`, because a table written in C may hold NULL in any of them, and in some
 //! (`regMrDmaBuf`, `getDeviceMr`, `irecvConsumed`, `makeVDevice`, `setNetAttr`) NULL is ordinary.

@@ -1,6 +1,6 @@
 //! The C types of libfabric, as 1.17 has them, which is the oldest that is supported.
 //!
-//! Read by `crates/ofi`, which opens the library at run time, and by `crates/strict`, which is a provider for it. Holds what
+//! Read by `crates/ofi`, which opens the library at run time, and by `testing/ofi-strict`, which is a provider for it. Holds what
 //! an application, the library and a provider share: attributes, objects, and the tables in objects through which the inline
 //! functions of the headers go. `cargo xtask bindings` compares all of it with `rdma/fabric.h` and its neighbours.
 //!

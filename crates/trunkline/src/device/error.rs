@@ -1,6 +1,6 @@
 //! What can go wrong with windows, and with what kernels post and wait for.
 
-use trunkline_devq::{Refusal, WaitError};
+use trunkline_device_queue::{Refusal, WaitError};
 use trunkline_engine::device::{GuestError, LanesError, QueuesError};
 use trunkline_engine::rma::RmaError;
 use trunkline_mem::gpu::{CallError, RangeError};

@@ -3,7 +3,9 @@
 use std::cell::Cell;
 use std::time::Duration;
 
-use trunkline_devq::{Addition, Budget, Condition, OrDie, Queue, Slot, Ticket, WaitError, look_at_sum};
+use trunkline_device_queue::{
+    Addition, Budget, Condition, OrDie, Queue, Slot, Ticket, WaitError, look_at_sum,
+};
 use trunkline_engine::device::{Guest, Patience, Watching, Words, die};
 use trunkline_proto::mutant::Mutant;
 use trunkline_proto::wire::devq::{Aborted, Atomic, Entry, LENGTH_MAX, Local, Remote, Status, Work};
@@ -404,7 +406,7 @@ impl<'w> Kernel<'w> {
             if !budget.goes_on() {
                 return Err(WaitError::Timeout.into());
             }
-            trunkline_devq::Memory::pause(&self.part.words);
+            trunkline_device_queue::Memory::pause(&self.part.words);
         }
     }
 
@@ -441,7 +443,7 @@ impl<'w> Kernel<'w> {
     pub fn barrier(&self, id: u32) -> Result<(), KernelError> {
         use std::sync::atomic::Ordering::{AcqRel, Acquire};
 
-        use trunkline_devq::Memory as _;
+        use trunkline_device_queue::Memory as _;
         let none = KernelError::None { what: "barrier", id };
         let (layout, words) = (&self.part.layout, &self.part.words);
         self.flush()?;

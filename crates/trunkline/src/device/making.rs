@@ -10,7 +10,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use trunkline_devq::{Queue, Slots};
+use trunkline_device_queue::{Queue, Slots};
 use trunkline_engine::device::{
     ErrorTable, Far, FarWords, FlushedPart, FlushedPeer, Key, Lanes, Part, Peer, Place, QueuesError, Region,
     Words, WordsRegion,

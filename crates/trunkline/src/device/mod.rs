@@ -50,7 +50,7 @@ pub use error::{DeviceError, KernelError};
 pub use guest::{GuestCard, GuestWindow};
 pub use kernel::{Kernel, Posted, With};
 pub use on_gpu::{GpuView, Gpus, Residence};
-pub use trunkline_devq::WaitError;
+pub use trunkline_device_queue::WaitError;
 pub use trunkline_engine::device::Mode;
 pub use trunkline_mem::gpu;
 pub use view::{DeviceTables, DeviceView, LaneView, PeerView, VIEW_VERSION};

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use trunkline_devq::View;
+use trunkline_device_queue::View;
 use trunkline_engine::device::{Copies, ErrorTable, Key, Lanes, Region};
 use trunkline_mem::gpu::{Arg, Device, Mover, Pinned};
 use trunkline_mem::{Memory, OutOfMemory};

@@ -4,14 +4,14 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use trunkline_choose::Carrying;
-use trunkline_devq::{BellPage, Directory, Memory as _, Queue, Ticket};
+use trunkline_device_queue::{BellPage, Directory, Memory as _, Queue, Ticket};
 use trunkline_engine::Mutant;
 use trunkline_engine::device::{
     Courier, ErrorTable, FlushedNetwork, Key, Mode, Patience, Queues, Region, Words,
 };
 use trunkline_mem::{Memory, OutOfMemory};
 use trunkline_proto::wire::devq::{WindowLayout, WindowShape, at, is_before};
+use trunkline_runtime::Carrying;
 
 use super::error::DeviceError;
 use super::guest::Lent;

@@ -76,7 +76,7 @@ impl RankCard {
 }
 
 pub(super) fn start<M: IpcMemory>(world: &World, memory: M) -> Result<Messages<M>, MessageError> {
-    let params = trunkline_choose::params().map_err(Error::from)?;
+    let params = trunkline_runtime::params().map_err(Error::from)?;
     let host = UnixHost::reached(Reach { users: params.local_users, ..Reach::default() }, |_, _| {});
     let (rank, size, process) = (world.rank(), world.size(), host.random());
     let mut listener = host.oob().listen()?;

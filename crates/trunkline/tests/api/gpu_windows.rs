@@ -40,7 +40,11 @@ fn build_stub() -> Option<tempfile::TempDir> {
     let compile = |compiler: &str, source: &str, to: &str, more: &[&str]| {
         let mut command = Command::new(compiler);
         command.args(["-O2", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-pthread"]).args(more);
-        command.arg("-I").arg(root.join("include")).arg("-I").arg(root.join("crates/devq/tests/header"));
+        command
+            .arg("-I")
+            .arg(root.join("include"))
+            .arg("-I")
+            .arg(root.join("crates/device-queue/tests/header"));
         command.arg("-o").arg(folder.path().join(to)).arg(root.join("crates").join(source));
         let output = command.output().ok()?;
         assert!(output.status.success(), "{source}: {}", String::from_utf8_lossy(&output.stderr));
@@ -54,8 +58,8 @@ fn build_stub() -> Option<tempfile::TempDir> {
 
 /// The text of the kernels, for NVRTC.
 fn text() -> String {
-    let kernels = include_str!("../../../devq/tests/header/window_kernels.h");
-    let entries = include_str!("../../../devq/tests/header/window_entries.h");
+    let kernels = include_str!("../../../device-queue/tests/header/window_kernels.h");
+    let entries = include_str!("../../../device-queue/tests/header/window_entries.h");
     format!("{kernels}\n{entries}")
 }
 
@@ -74,7 +78,7 @@ fn open() -> Result<Machine, String> {
         b"stub".to_vec()
     } else {
         let architecture = device.architecture().map_err(|error| error.to_string())?;
-        let image = trunkline_devq::nvrtc::compile(&text(), "windows.cu", architecture, &[]);
+        let image = trunkline_device_queue::nvrtc::compile(&text(), "windows.cu", architecture, &[]);
         image.map_err(|error| error.to_string())?.bytes
     };
     // SAFETY: the kernels change what their window and their job name, which are held while they run.

@@ -17,7 +17,7 @@ use trunkline::device::{
     DeviceTables, DeviceView, Devices, Kernel, KernelError, LaneView, Mode, PeerView, VIEW_VERSION, Window,
     WindowConfig, With,
 };
-use trunkline_devq::header::FILES;
+use trunkline_device_queue::header::FILES;
 
 use crate::devices::FABRICS;
 use crate::ranks::{DIES, is_rank, run_over, run_over_ends};
@@ -65,7 +65,7 @@ fn symbol<T: Copy>(library: &Library, name: &str) -> T {
 }
 
 fn folder() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../devq/tests/header")
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../device-queue/tests/header")
 }
 
 /// The kernels' library; `None` if there is no compiler.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use trunkline_devq::kernels;
+use trunkline_device_queue::kernels;
 use trunkline_engine::Mutant;
 use trunkline_engine::device::{Copies, ErrorTable, Job, Lanes, Queues, Region};
 use trunkline_mem::Memory;

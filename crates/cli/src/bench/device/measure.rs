@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc;
 use std::time::Instant;
 
-use trunkline_devq::channel::Channel;
-use trunkline_devq::{BellPage, Lane, Queue, Ticket, heap};
+use trunkline_device_queue::channel::Channel;
+use trunkline_device_queue::{BellPage, Lane, Queue, Ticket, heap};
 use trunkline_engine::Mutant;
 use trunkline_engine::device::QueueError;
 use trunkline_engine::device::{Executor, Network, Words};

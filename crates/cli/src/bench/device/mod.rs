@@ -78,13 +78,13 @@ pub(crate) enum DeviceBenchError {
     Ranks(String),
     /// A queue did not take an entry.
     #[error(transparent)]
-    Post(#[from] trunkline_devq::Refusal),
+    Post(#[from] trunkline_device_queue::Refusal),
     /// An operation was not posted.
     #[error(transparent)]
-    Operation(#[from] trunkline_devq::OpError),
+    Operation(#[from] trunkline_device_queue::OpError),
     /// An entry, or a signal, failed or did not come.
     #[error(transparent)]
-    Wait(#[from] trunkline_devq::WaitError),
+    Wait(#[from] trunkline_device_queue::WaitError),
     /// No queue.
     #[error(transparent)]
     Queue(#[from] trunkline_engine::device::QueueError),

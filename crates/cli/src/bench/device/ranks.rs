@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use trunkline_devq::{Addition, Bytes, Condition, Queue, Slot};
+use trunkline_device_queue::{Addition, Bytes, Condition, Queue, Slot};
 use trunkline_engine::device::{
     Carried, Ended, ErrorTable, Failure, Far, Key, Mode, Network, Patience, Place, Queues, Region, Rma, Words,
 };
@@ -215,7 +215,7 @@ impl<N: Network + 'static> Rank<N> {
 
     /// One look at what comes here, as a kernel that waits looks.
     pub(super) fn attend(&self) {
-        trunkline_devq::Memory::pause(&self.words);
+        trunkline_device_queue::Memory::pause(&self.words);
         std::thread::yield_now();
     }
 

@@ -2,7 +2,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use roxmltree::{Document, Node};
-use trunkline_nethost::{Collective, Device, Job, MemoryKind, PluginInfo, RowResult};
+use trunkline_nccl_host::{Collective, Device, Job, MemoryKind, PluginInfo, RowResult};
 
 use super::*;
 use crate::bench::collective::Half;

@@ -1,6 +1,6 @@
 //! Signals that members raise in memory of this process, which are poisoned when a member is gone. The executor looks now and then.
 
-use trunkline_devq::Slots;
+use trunkline_device_queue::Slots;
 use trunkline_mem::{Memory, OutOfMemory};
 use trunkline_proto::reserve::try_grow;
 use trunkline_proto::wire::devq::{Poison, Status};

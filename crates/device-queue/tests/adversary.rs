@@ -1,0 +1,574 @@
+//! Queues under an executor that does the worst that is allowed, and producers that stop anywhere, with every invariant looked at after
+//! every step. A world follows from its seed; one that fails prints it, and `TRUNKLINE_SEED` runs it alone.
+//!
+//! `TRUNKLINE_SEEDS` says how many, 8,000 if nothing does, 100,000 with `TRUNKLINE_FULL`.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on stops")]
+
+mod common;
+#[path = "common/world.rs"]
+mod world;
+
+use std::collections::BTreeMap;
+use std::sync::atomic::Ordering::{Acquire, Release};
+
+use trunkline_device_queue::channel::Channel;
+use trunkline_device_queue::{
+    Addition, BellPage, Condition, Drain, HeapWords, Looks, Memory, Poll, Queue, Refusal, Reservation, Rules,
+    Slot, Slots, Ticket, WaitError, heap,
+};
+use trunkline_proto::mutant::Mutant;
+use trunkline_proto::wire::devq::{
+    Aborted, Atomic, Bells, Companion, Entry, Fence, Frontier, Local, Remote, Shape, Status, Work, at,
+    is_before,
+};
+
+use common::{is_full, planted};
+use world::{Dice, Executor, key};
+
+/// Queues that producers post puts to; each has its companion behind them by number.
+const MAINS: u32 = 2;
+
+/// Indices near which everything is tried: 16, 32, 63 and 64 bits, and the start.
+fn first_index(dice: &mut Dice, depth: u64) -> u64 {
+    let firsts = [0, (1 << 16) - 3, (1 << 32) - 3, (1 << 63) - 3, u64::MAX - 2 * depth + 1, u64::MAX - 2];
+    firsts[dice.below(firsts.len() as u64) as usize]
+}
+
+/// What was asked for by one put: a write, and the signal of its queue raised by one behind it.
+#[derive(Clone, Copy, Debug)]
+struct Put {
+    queue: u32,
+    write: u64,
+    signal: u64,
+    /// The words that it writes.
+    addr: u64,
+    words: u64,
+    /// What its tickets are.
+    tickets: [Ticket; 2],
+    /// Whether it counts, and what raises the counter.
+    counts: Counting,
+}
+
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Counting {
+    Nothing,
+    /// The companion's entries.
+    Companion,
+    /// The write itself.
+    Entry,
+}
+
+struct Open<'q> {
+    reservation: Reservation<'q, HeapWords>,
+    put: Option<Put>,
+    companion: bool,
+}
+
+struct World<'q> {
+    mutant: Mutant,
+    dice: Dice,
+    page: BellPage<HeapWords>,
+    queues: &'q [Queue<HeapWords>],
+    drain: Drain<HeapWords>,
+    executor: Executor,
+    channel: Channel<HeapWords>,
+    open: Vec<Open<'q>>,
+    /// Published and not submitted.
+    unsubmitted: Vec<Ticket>,
+    puts: Vec<Put>,
+    /// Every ticket that was published, of real entries.
+    tickets: Vec<Ticket>,
+    /// What each counter's additions have been, if everything is well.
+    counted: BTreeMap<u32, u64>,
+    last: BTreeMap<(u32, u64), u64>,
+    begun_at_abort: Option<(u32, usize)>,
+    next_addr: u64,
+}
+
+fn rules(dice: &mut Dice, is_ordered: bool) -> Rules {
+    Rules { is_ordered, me: 0, window: 1 + dice.below(5) as u32 }
+}
+
+fn run(seed: u64, mutant: Mutant) {
+    let mut dice = Dice::new(seed);
+    let page = BellPage::create(heap(Bells::new(2 * MAINS).unwrap().bytes()), 2 * MAINS, mutant).unwrap();
+    let make = |number: u32, dice: &mut Dice| {
+        let depth = 2 << dice.below(3);
+        let shape = Shape::new(depth, number, seed as u32, number).unwrap();
+        let shape = if dice.one_in(2) { shape.checked() } else { shape };
+        let first = first_index(dice, depth.into());
+        Queue::create(heap(shape.bytes()), shape, first, &page, mutant).unwrap()
+    };
+    let queues: Vec<_> = (0..2 * MAINS).map(|number| make(number, &mut dice)).collect();
+    let is_ordered = dice.one_in(3);
+    let slots = |dice: &mut Dice| match dice.below(2) {
+        0 => Slots::Bare { values: 0, errors: 1024, count: 8 },
+        _ => Slots::Poisoned { slots: 64, count: 8 },
+    };
+    let mut executor = Executor::new(is_ordered, slots(&mut dice), slots(&mut dice));
+    let mut drain = Drain::new(page.clone(), mutant).unwrap();
+    for queue in &queues[..MAINS as usize] {
+        assert!(drain.add(queue.clone(), rules(&mut dice, is_ordered)).unwrap());
+    }
+    for _ in 0..dice.below(3).saturating_sub(1) {
+        let queue = dice.below(u64::from(MAINS) * 2) as u32;
+        let first = frontier(&queues[queue as usize]);
+        let status = [Status::Network, Status::Access, Status::Other(300)][dice.below(3) as usize];
+        executor.fails.insert((queue, first.wrapping_add(dice.below(12))), status);
+    }
+    let firsts: Vec<_> = queues[..MAINS as usize].iter().map(frontier).collect();
+    let channel = Channel::create(heap(64), 0, &firsts, mutant).unwrap();
+    let mut world = World {
+        mutant,
+        dice,
+        page,
+        queues: &queues,
+        drain,
+        executor,
+        channel,
+        open: Vec::new(),
+        unsubmitted: Vec::new(),
+        puts: Vec::new(),
+        tickets: Vec::new(),
+        counted: BTreeMap::new(),
+        last: BTreeMap::new(),
+        begun_at_abort: None,
+        next_addr: 0,
+    };
+    for _ in 0..world.dice.below(250) {
+        world.step();
+        world.look();
+    }
+    world.finish();
+}
+
+fn frontier(queue: &Queue<HeapWords>) -> u64 {
+    let near = queue.words().load(at::RESERVED, Acquire);
+    Frontier(queue.words().load(at::FRONTIER, Acquire)).near(near)
+}
+
+impl<'q> World<'q> {
+    fn step(&mut self) {
+        match self.dice.below(16) {
+            0..=2 => self.reserve(),
+            3..=5 => self.publish(),
+            6 | 7 => self.submit(),
+            8..=10 => self.pass(),
+            11..=13 => self.execute(),
+            14 => self.trouble(),
+            _ => self.flush(),
+        }
+    }
+
+    fn reserve(&mut self) {
+        if self.open.len() >= 4 {
+            return;
+        }
+        let number = self.dice.below(MAINS.into()) as u32;
+        let queue = &self.queues[number as usize];
+        match queue.reserve(2) {
+            Ok(reservation) => self.fill(number, reservation),
+            Err(Refusal::Busy) => {}
+            Err(Refusal::Over(WaitError::Failed(_) | WaitError::Aborted(_))) => {}
+            Err(other) => panic!("{other}"),
+        }
+    }
+
+    fn fill(&mut self, number: u32, mut reservation: Reservation<'q, HeapWords>) {
+        if self.dice.one_in(8) {
+            // It will be left: as NOPs, or with one entry of two.
+            let _ = self.dice.one_in(2).then(|| reservation.write(&Entry::new(Work::Show)));
+            self.open.push(Open { reservation, put: None, companion: false });
+            return;
+        }
+        let (addr, words) = (self.next_addr, self.dice.below(4));
+        self.next_addr = (addr + words * 8) % (world::DATA_WORDS * 8 - 64);
+        let slot = self.executor.signal_slots.slot(number).unwrap();
+        let is_poisoned = matches!(self.executor.signal_slots, Slots::Poisoned { .. });
+        let (from, to) = (Local { addr, key: 9 }, Remote { peer: 1, addr, key: key::DATA });
+        let signal = Remote { peer: 1, addr: slot.value, key: key::SIGNALS };
+        let fence = [Fence::None, Fence::ReadsAndAtomics, Fence::All][self.dice.below(3) as usize];
+        let counts = match self.dice.below(4) {
+            0 | 1 => Counting::Companion,
+            2 => Counting::Entry,
+            _ => Counting::Nothing,
+        };
+        let write = Entry::new(Work::Write { from, to, len: words * 8, imm: None });
+        let raised = self.addition(number).with(write).filter(|_| counts == Counting::Entry);
+        let write = reservation.write(&raised.unwrap_or(write)).unwrap();
+        let change = Work::Atomic { at: signal, change: Atomic::Add(1), poisoned: is_poisoned };
+        let raise = reservation.write(&Entry::new(change).fenced(fence)).unwrap();
+        assert!(reservation.write(&Entry::new(Work::Nop)).is_none());
+        let put = Put {
+            queue: number,
+            write: write.index,
+            signal: raise.index,
+            addr,
+            words,
+            tickets: [write, raise],
+            counts,
+        };
+        self.open.push(Open { reservation, put: Some(put), companion: false });
+    }
+
+    /// What is added to a queue's counter for a put.
+    fn addition(&self, queue: u32) -> Addition {
+        let slot = self.executor.counter_slots.slot(queue).unwrap();
+        let at = Remote { peer: 0, addr: slot.value, key: key::COUNTERS };
+        Addition { at, value: 3, poisoned: matches!(self.executor.counter_slots, Slots::Poisoned { .. }) }
+    }
+
+    /// Notes that a put's own entry will be counted.
+    fn note(&mut self, put: &Put) {
+        if put.counts == Counting::Entry {
+            *self.counted.entry(put.queue).or_default() += 3;
+        }
+    }
+
+    /// Has the put counted: its companion waits for the write, as the successor's does.
+    fn count(&mut self, put: &Put) {
+        let number = put.queue + MAINS;
+        match self.queues[put.queue as usize].companion() {
+            Companion::Queue(companion) => assert_eq!(companion, number),
+            _ => return,
+        }
+        let Ok(mut reservation) = self.queues[number as usize].reserve(2) else { return };
+        let _ = reservation.write(&common::wait(put.queue, put.write)).unwrap();
+        let _ = reservation.write(&self.addition(put.queue).entry()).unwrap();
+        *self.counted.entry(put.queue).or_default() += 3;
+        self.open.push(Open { reservation, put: None, companion: true });
+    }
+
+    fn publish(&mut self) {
+        if self.open.is_empty() {
+            return;
+        }
+        let at = self.dice.below(self.open.len() as u64) as usize;
+        let Open { reservation, put, companion } = self.open.swap_remove(at);
+        if put.is_none()
+            && !companion
+            && reservation.count() > 0
+            && self.is_next(&reservation)
+            && self.dice.one_in(2)
+        {
+            return reservation.cancel();
+        }
+        match reservation.publish() {
+            Ok(ticket) => {
+                self.unsubmitted.push(ticket);
+                self.tickets.push(ticket);
+                if let Some(put) = put {
+                    self.puts.push(put);
+                    self.tickets.push(put.tickets[0]);
+                    if self.dice.one_in(2) {
+                        assert!(self.channel.record(put.queue, put.tickets[1]));
+                    }
+                    self.note(&put);
+                    if put.counts == Counting::Companion {
+                        self.count(&put);
+                    }
+                }
+            }
+            Err(reservation) => self.open.push(Open { reservation, put, companion }),
+        }
+    }
+
+    /// Whether those before a reservation are published.
+    fn is_next(&self, reservation: &Reservation<'_, HeapWords>) -> bool {
+        let queue = &self.queues[reservation.queue() as usize];
+        queue.words().load(at::READY, Acquire) == reservation.first()
+    }
+
+    fn submit(&mut self) {
+        if self.unsubmitted.is_empty() {
+            return;
+        }
+        let at = self.dice.below(self.unsubmitted.len() as u64) as usize;
+        let ticket = self.unsubmitted.swap_remove(at);
+        let queue = &self.queues[ticket.queue as usize];
+        queue.submit(ticket.index.wrapping_add(1));
+        let submitted = queue.words().load(at::SUBMITTED, Acquire);
+        assert_eq!(
+            self.page.look(queue.shape().bell()),
+            submitted,
+            "I5: the doorbell covers what was submitted"
+        );
+    }
+
+    fn pass(&mut self) {
+        if self.dice.one_in(4) {
+            self.late_bell();
+        }
+        self.drain.pass(&mut self.executor);
+        if let Some(asked) = self.drain.asked() {
+            let companion = self.queues[(asked + MAINS) as usize].clone();
+            let rules = rules(&mut self.dice, self.executor.is_ordered);
+            assert!(self.drain.add(companion, rules).unwrap());
+            self.drain.answer(asked, Companion::Queue(asked + MAINS));
+        }
+    }
+
+    /// A doorbell that comes late, or twice: the engine sees an older one, and then the one that counts.
+    fn late_bell(&mut self) {
+        let queue = &self.queues[self.dice.below(self.queues.len() as u64) as usize];
+        let bell = queue.shape().bell();
+        let now = self.page.look(bell);
+        let late = now.wrapping_sub(self.dice.below(5));
+        let (offset, bits) = bell_word(&self.page, bell);
+        self.page.words().store(offset, late, Release);
+        self.page.words().or(bits.0, bits.1, Release);
+        self.drain.pass(&mut self.executor);
+        self.page.words().store(offset, now, Release);
+        self.page.words().or(bits.0, bits.1, Release);
+    }
+
+    fn execute(&mut self) {
+        if let Some((queue, index, outcome)) = self.executor.step(&mut self.dice) {
+            assert!(self.drain.end(queue, index, outcome));
+            assert!(!self.drain.end(queue, index, outcome), "it does not end twice");
+        }
+    }
+
+    fn trouble(&mut self) {
+        if self.dice.one_in(40) {
+            self.executor.is_dead = true;
+        }
+        if self.dice.one_in(40) && self.begun_at_abort.is_none() {
+            let number = self.dice.below(MAINS.into()) as u32;
+            assert!(self.queues[number as usize].abort(Aborted { status: Status::Aborted, reason: 5 }));
+            // The engine sees it with its next look, and nothing begins after that.
+            self.drain.pass(&mut self.executor);
+            self.begun_at_abort = Some((number, self.executor.begun_of(number)));
+        }
+    }
+
+    /// I10.
+    fn flush(&mut self) {
+        let recorded: Vec<_> = self.puts.iter().map(|put| put.tickets[1]).collect();
+        let before = self.channel.pending();
+        match self.channel.flush(&self.queues[..MAINS as usize], &mut Looks(1)) {
+            Ok(()) => assert_eq!(self.channel.pending(), 0),
+            Err(WaitError::Timeout) => assert_ne!(before, 0),
+            Err(WaitError::Failed(_) | WaitError::Aborted(_)) => {}
+            Err(other) => panic!("{other}, of {recorded:?}"),
+        }
+    }
+
+    /// Everything that must hold at any time.
+    fn look(&mut self) {
+        for number in 0..self.queues.len() {
+            self.look_at_queue(number as u32);
+        }
+        self.look_at_tickets();
+        self.look_at_signals();
+        self.look_at_counters();
+        if let Some((queue, begun)) = self.begun_at_abort {
+            assert_eq!(self.executor.begun_of(queue), begun, "I14: nothing begins after an abort");
+        }
+    }
+
+    /// I1, I2.
+    fn look_at_queue(&mut self, number: u32) {
+        let queue = &self.queues[number as usize];
+        let word = |word| queue.words().load(word, Acquire);
+        let (reserved, ready, submitted, shadow) =
+            (word(at::RESERVED), word(at::READY), word(at::SUBMITTED), word(at::SHADOW));
+        let frontier = frontier(queue);
+        for (less, more) in [(ready, reserved), (submitted, ready), (frontier, submitted), (shadow, frontier)]
+        {
+            assert!(!is_before(more, less), "I1: {less} > {more} in queue {number}");
+        }
+        for (word, now) in [(at::RESERVED, reserved), (at::READY, ready), (at::SUBMITTED, submitted)]
+            .into_iter()
+            .chain([(at::SHADOW, shadow), (at::FRONTIER, frontier)])
+        {
+            let before = self.last.insert((number, word), now).unwrap_or(now);
+            assert!(!is_before(now, before), "I1: {word} of queue {number} went back from {before} to {now}");
+        }
+        assert!(reserved.wrapping_sub(frontier) <= queue.shape().depth().into(), "I2");
+        let fault = queue.fault();
+        assert!(fault.is_none_or(|fault| fault.status != Status::BadEntry), "I3: queue {number}: {fault:?}");
+    }
+
+    /// I6, I8, I11 as far as they can be seen now.
+    fn look_at_tickets(&self) {
+        for ticket in &self.tickets {
+            let queue = &self.queues[ticket.queue as usize];
+            let completion = queue.completion(*ticket);
+            match queue.poll(*ticket) {
+                Ok(Poll::Busy) | Err(WaitError::Aborted(_)) => continue,
+                Ok(Poll::Done) => {
+                    let failed = self.executor.failed.contains(&(ticket.queue, ticket.index));
+                    assert!(!failed, "I11: {ticket:?} is done, and failed");
+                    assert!(
+                        completion.is_err() || completion.is_ok_and(|c| c.status == Status::Done),
+                        "{completion:?}"
+                    );
+                }
+                Err(WaitError::Failed(fault)) => {
+                    assert!(!is_before(ticket.index, fault.first_bad));
+                    assert!(
+                        completion.is_err() || completion.is_ok_and(|c| c.status != Status::Done),
+                        "{completion:?}"
+                    );
+                }
+                Err(other) => panic!("{other}"),
+            }
+            let gone = is_before(ticket.index.wrapping_add(queue.shape().depth().into()), frontier(queue));
+            assert!(
+                completion.is_ok() || gone || completion_may_be_gone(queue, *ticket),
+                "I6: {ticket:?} {completion:?}"
+            );
+            assert!(!self.executor.reads_up_to(ticket.queue, ticket.index), "I8: {ticket:?}");
+        }
+    }
+
+    /// I9: of the puts of a queue as many are there as its signal says.
+    fn look_at_signals(&self) {
+        for queue in 0..MAINS {
+            let slot = self.executor.signal_slots.slot(queue).unwrap();
+            let raised = slot.read(&self.executor.signals);
+            let puts: Vec<_> = self.in_order(queue);
+            assert!(raised as usize <= puts.len());
+            for put in puts.iter().take(raised as usize) {
+                for word in 0..put.words {
+                    let there = self.executor.data.load(put.addr + word * 8, Acquire);
+                    let expected = put.write | 1 << 40;
+                    // A later put may have come to the same place when addresses have gone round.
+                    assert!(there == expected || self.puts.len() > 200, "I9: {put:?} {there:#x}");
+                }
+            }
+        }
+    }
+
+    fn in_order(&self, queue: u32) -> Vec<Put> {
+        let mut puts: Vec<_> = self.puts.iter().filter(|put| put.queue == queue).copied().collect();
+        puts.sort_by(|a, b| 0.cmp(&(b.signal.wrapping_sub(a.signal) as i64)));
+        puts
+    }
+
+    /// I7: no counter is more than what has completed and was to be counted.
+    fn look_at_counters(&self) {
+        for queue in 0..MAINS {
+            let slot = self.executor.counter_slots.slot(queue).unwrap();
+            let counted = slot.read(&self.executor.counters);
+            let done = |put: &&Put| self.queues[queue as usize].poll(put.tickets[0]) == Ok(Poll::Done);
+            let puts = self.puts.iter().filter(|put| put.queue == queue && put.counts != Counting::Nothing);
+            let most = puts.filter(done).count() as u64 * 3;
+            assert!(counted <= most, "I7: counter {queue} says {counted}, and {most} have completed");
+            assert!(counted <= self.counted.get(&queue).copied().unwrap_or(0));
+        }
+    }
+
+    /// Everybody goes on until nothing is left to do; then everything has come to an end.
+    fn finish(&mut self) {
+        while let Some(next) = self.open.iter().position(|open| {
+            let queue = open.queue();
+            self.queues[queue as usize].words().load(at::READY, Acquire) == open.reservation.first()
+        }) {
+            self.open.swap(0, next);
+            let Open { reservation, put, companion } = self.open.swap_remove(0);
+            match put {
+                None if !companion && self.dice.one_in(2) => reservation.cancel(),
+                put => {
+                    let ticket = reservation.publish().ok().unwrap();
+                    self.unsubmitted.push(ticket);
+                    self.tickets.push(ticket);
+                    put.iter().for_each(|put| self.note(put));
+                    self.puts.extend(put);
+                }
+            }
+        }
+        assert!(self.open.is_empty(), "I4: everything that is reserved can be published");
+        while !self.unsubmitted.is_empty() {
+            self.submit();
+        }
+        for _ in 0..10_000 {
+            self.pass();
+            self.execute();
+            self.look();
+            if self.executor.is_idle() && self.queues.iter().all(|queue| self.is_over(queue)) {
+                break;
+            }
+        }
+        // What was told of last may leave a counter to be raised.
+        self.pass();
+        self.look();
+        self.look_at_the_end();
+    }
+
+    fn is_over(&self, queue: &Queue<HeapWords>) -> bool {
+        let submitted = queue.words().load(at::SUBMITTED, Acquire);
+        frontier(queue) == submitted
+    }
+
+    /// I4, I7, I11.
+    fn look_at_the_end(&self) {
+        for queue in self.queues {
+            assert!(self.is_over(queue), "liveness: {} of {:?}", frontier(queue), queue.shape());
+        }
+        for ticket in &self.tickets {
+            let poll = self.queues[ticket.queue as usize].poll(*ticket);
+            assert_ne!(poll, Ok(Poll::Busy), "I11: {ticket:?} ends neither well nor badly");
+        }
+        for queue in 0..MAINS {
+            let puts = self.in_order(queue).len() as u64;
+            let slot = self.executor.signal_slots.slot(queue).unwrap();
+            self.ends(queue, slot, &self.executor.signals, puts, self.executor.is_dead);
+            let counted = self.counted.get(&queue).copied().unwrap_or(0);
+            let slot = self.executor.counter_slots.slot(queue).unwrap();
+            self.ends(queue, slot, &self.executor.counters, counted, false);
+        }
+    }
+
+    /// A waiter of a signal or counter gets what it waits for, or an error; unless whoever had to be told is gone.
+    fn ends(&self, queue: u32, slot: Slot, memory: &HeapWords, expected: u64, is_gone: bool) {
+        let result = slot.wait(memory, Condition::AtLeast(expected), &mut Looks(1), self.mutant);
+        match result {
+            Ok(value) => assert_eq!(value, expected),
+            Err(WaitError::Poisoned(poison)) => {
+                assert_eq!(poison.queue % MAINS, queue);
+                assert_ne!(poison.status, Status::Done);
+            }
+            Err(WaitError::Timeout) if is_gone => {}
+            Err(other) => panic!("I11: a waiter of queue {queue}, {slot:?}, for {expected}: {other}"),
+        }
+    }
+}
+
+impl Open<'_> {
+    fn queue(&self) -> u32 {
+        self.reservation.queue()
+    }
+}
+
+/// Whether a completion may have been overwritten by one that has not been told of by the frontier: never here, as engine and
+/// reader take turns.
+fn completion_may_be_gone(queue: &Queue<HeapWords>, ticket: Ticket) -> bool {
+    let age = frontier(queue).wrapping_sub(ticket.index);
+    age > u64::from(queue.shape().depth())
+}
+
+fn bell_word(page: &BellPage<HeapWords>, bell: u32) -> (u64, (u64, u64)) {
+    let bells = Bells::new(page.count()).unwrap();
+    (bells.bell(bell), bells.bit(bell))
+}
+
+#[test]
+fn every_seed_holds() {
+    let mutant = planted();
+    let number = |name: &str| std::env::var(name).ok().and_then(|value| value.parse().ok());
+    if let Some(seed) = number("TRUNKLINE_SEED") {
+        return run(seed, mutant);
+    }
+    let seeds = number("TRUNKLINE_SEEDS").unwrap_or(if is_full() { 100_000 } else { 8_000 });
+    for seed in 0..seeds {
+        let result = std::panic::catch_unwind(|| run(seed, mutant));
+        if let Err(panic) = result {
+            println!("TRUNKLINE_SEED={seed}");
+            std::panic::resume_unwind(panic);
+        }
+    }
+    println!("{seeds} worlds");
+}

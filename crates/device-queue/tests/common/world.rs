@@ -1,0 +1,254 @@
+//! An executor that is as bad as it may be: it splits writes, places their pieces in any order, holds completions back, tells them
+//! out of order, and fails. What it does is decided by a seed.
+
+#![allow(dead_code, unreachable_pub, reason = "each test program uses a part of it")]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Release};
+
+use trunkline_device_queue::{HeapWords, Job, Memory, Outcome, Port, Slots, heap};
+use trunkline_proto::wire::devq::{Entry, Remote, Status, Work};
+
+/// Words of payload that the far side has.
+pub const DATA_WORDS: u64 = 4096;
+
+/// The regions that entries name by key.
+pub mod key {
+    /// The process's own counters.
+    pub const COUNTERS: u32 = 1;
+    /// The far side's payload; an address is an offset there.
+    pub const DATA: u32 = 2;
+    /// The far side's signals.
+    pub const SIGNALS: u32 = 3;
+}
+
+/// A repeatable source of choices.
+#[derive(Clone, Debug)]
+pub struct Dice(u64);
+
+impl Dice {
+    pub fn new(seed: u64) -> Self {
+        Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x5851_f42d_4c95_7f2d)
+    }
+
+    pub fn below(&mut self, end: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 >> 11) % end.max(1)
+    }
+
+    pub fn one_in(&mut self, n: u64) -> bool {
+        self.below(n) == 0
+    }
+}
+
+/// A job that is under way.
+#[derive(Debug)]
+struct UnderWay {
+    queue: u32,
+    index: u64,
+    job: Job,
+    /// Words of payload that are not placed.
+    left: Vec<u64>,
+    /// How it ended, once it has and nobody was told.
+    outcome: Option<Outcome>,
+}
+
+/// The executor, and what it executes on.
+#[derive(Debug)]
+pub struct Executor {
+    pub data: HeapWords,
+    pub signals: HeapWords,
+    pub signal_slots: Slots,
+    pub counters: HeapWords,
+    pub counter_slots: Slots,
+    /// Places what it was given first, first.
+    pub is_ordered: bool,
+    /// The jobs that fail, by queue and index.
+    pub fails: BTreeMap<(u32, u64), Status>,
+    /// The far side is gone: nothing gets there any more.
+    pub is_dead: bool,
+    under_way: Vec<UnderWay>,
+    /// Everything that began, in order.
+    pub begun: Vec<(u32, u64)>,
+    /// Jobs of entries that have failed.
+    pub failed: BTreeSet<(u32, u64)>,
+    /// Of an ordered executor: the queues in which something has failed.
+    broken: BTreeSet<u32>,
+    /// Poison that could not be brought.
+    pub untold: u32,
+}
+
+impl Executor {
+    pub fn new(is_ordered: bool, signal_slots: Slots, counter_slots: Slots) -> Self {
+        Self {
+            data: heap(DATA_WORDS * 8),
+            signals: heap(4096),
+            signal_slots,
+            counters: heap(4096),
+            counter_slots,
+            is_ordered,
+            fails: BTreeMap::new(),
+            is_dead: false,
+            under_way: Vec::new(),
+            begun: Vec::new(),
+            failed: BTreeSet::new(),
+            broken: BTreeSet::new(),
+            untold: 0,
+        }
+    }
+
+    /// Whether memory of this entry, or of an earlier one of its queue, may still be read.
+    pub fn reads_up_to(&self, queue: u32, index: u64) -> bool {
+        self.under_way.iter().any(|job| {
+            let executes = matches!(job.job, Job::Execute(_)) && job.outcome.is_none();
+            executes && job.queue == queue && (index.wrapping_sub(job.index) as i64) >= 0
+        })
+    }
+
+    /// How many entries of a queue were begun.
+    pub fn begun_of(&self, queue: u32) -> usize {
+        self.begun.iter().filter(|(number, _)| *number == queue).count()
+    }
+
+    pub fn is_idle(&self) -> bool {
+        self.under_way.is_empty()
+    }
+
+    /// Does something somewhere; the job that ended, if it is told now.
+    pub fn step(&mut self, dice: &mut Dice) -> Option<(u32, u64, Outcome)> {
+        if self.under_way.is_empty() {
+            return None;
+        }
+        let at = dice.below(self.under_way.len() as u64) as usize;
+        if let Some(outcome) = self.under_way[at].outcome {
+            if dice.one_in(2) {
+                return None;
+            }
+            let job = self.under_way.swap_remove(at);
+            return Some((job.queue, job.index, outcome));
+        }
+        self.go_on(at, dice);
+        None
+    }
+
+    fn go_on(&mut self, at: usize, dice: &mut Dice) {
+        let (queue, index, job) =
+            (self.under_way[at].queue, self.under_way[at].index, self.under_way[at].job);
+        if let Job::Poison { at: word, poison, .. } = job {
+            self.under_way[at].outcome = Some(self.set_poison(word.key, word.addr, poison.to_word()));
+            return;
+        }
+        if let Some(status) = self.fails.get(&(queue, index)) {
+            self.fail(at, *status, 7);
+            return;
+        }
+        if self.is_dead && !self.is_local(&job) {
+            self.fail(at, Status::PeerDead, 0);
+            return;
+        }
+        let Job::Execute(Entry { work, .. }) = job else { return };
+        let value = match work {
+            Work::Write { .. } | Work::WriteCounted { .. } | Work::WriteInline { .. } => {
+                let left = &mut self.under_way[at].left;
+                if !left.is_empty() {
+                    let piece = left.swap_remove(dice.below(left.len() as u64) as usize);
+                    self.data.store(piece, index | 1 << 40, Release);
+                    return;
+                }
+                0
+            }
+            Work::Atomic { at: word, change, .. } => {
+                if self.is_ordered && self.has_earlier(queue, index) {
+                    return;
+                }
+                let memory = if word.key == key::COUNTERS { &self.counters } else { &self.signals };
+                let old = memory.load(word.addr, Acquire);
+                memory.swap(word.addr, change.apply(old), AcqRel);
+                old
+            }
+            _ => 0,
+        };
+        self.under_way[at].outcome = Some(Outcome::Done(value));
+    }
+
+    /// Whether something of a queue that began earlier is not carried out: an ordered executor keeps to that order.
+    fn has_earlier(&self, queue: u32, index: u64) -> bool {
+        self.under_way.iter().any(|job| {
+            job.queue == queue && job.outcome.is_none() && (index.wrapping_sub(job.index) as i64) > 0
+        })
+    }
+
+    fn is_local(&self, job: &Job) -> bool {
+        match job {
+            Job::Execute(Entry { work: Work::Atomic { at, .. }, .. }) => at.key == key::COUNTERS,
+            _ => false,
+        }
+    }
+
+    fn set_poison(&mut self, key: u32, value: u64, word: u64) -> Outcome {
+        let (memory, slots) = match key {
+            key::COUNTERS => (&self.counters, &self.counter_slots),
+            _ => (&self.signals, &self.signal_slots),
+        };
+        let error = slots.error_of(value).filter(|_| !self.is_dead || key == key::COUNTERS);
+        match error {
+            Some(error) => {
+                memory.store(error, word, Release);
+                Outcome::Done(0)
+            }
+            None => {
+                self.untold += 1;
+                Outcome::Failed { status: Status::PeerDead, reason: 0 }
+            }
+        }
+    }
+
+    /// Notes that a job has failed. Of an ordered executor's nothing behind it takes effect any more.
+    fn fail(&mut self, at: usize, status: Status, reason: u32) {
+        let UnderWay { queue, index, .. } = self.under_way[at];
+        self.under_way[at].outcome = Some(Outcome::Failed { status, reason });
+        self.failed.insert((queue, index));
+        if self.is_ordered {
+            self.broken.insert(queue);
+            for job in &mut self.under_way {
+                let behind = job.queue == queue && (job.index.wrapping_sub(index) as i64) > 0;
+                if behind && job.outcome.is_none() && matches!(job.job, Job::Execute(_)) {
+                    job.outcome = Some(Outcome::Failed { status: Status::Flushed, reason: 0 });
+                    self.failed.insert((queue, job.index));
+                }
+            }
+        }
+    }
+}
+
+/// Words of a WRITE, each of which is placed by itself.
+fn pieces(to: &Remote, len: u64) -> Vec<u64> {
+    (0..len / 8).map(|word| to.addr + word * 8).collect()
+}
+
+impl Port for Executor {
+    fn begin(&mut self, queue: u32, index: u64, job: &Job) -> Option<Outcome> {
+        if let Job::Count { at, value, .. } = job {
+            assert_eq!((at.key, at.peer), (key::COUNTERS, 0), "it is the process's own");
+            Memory::add(&self.counters, at.addr, u64::from(*value), AcqRel);
+            return Some(Outcome::Done(0));
+        }
+        let left = match job {
+            Job::Execute(Entry { work: Work::Write { to, len, .. }, .. }) => pieces(to, *len),
+            Job::Execute(Entry { work: Work::WriteCounted { to, len, .. }, .. }) => {
+                pieces(to, u64::from(*len))
+            }
+            _ => Vec::new(),
+        };
+        if matches!(job, Job::Execute(_)) {
+            self.begun.push((queue, index));
+        }
+        self.under_way.push(UnderWay { queue, index, job: *job, left, outcome: None });
+        if self.broken.contains(&queue) && matches!(job, Job::Execute(_)) {
+            self.fail(self.under_way.len() - 1, Status::Flushed, 0);
+        }
+        None
+    }
+}

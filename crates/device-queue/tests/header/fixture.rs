@@ -1,0 +1,209 @@
+//! The device header as a library of this process, compiled by the compiler of C++ that is there.
+
+use std::ffi::{CString, c_char, c_void};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+
+use libloading::Library;
+use trunkline_device_queue::View;
+
+/// What every compiler gets. The header must do without a single warning.
+const FLAGS: [&str; 8] =
+    ["-std=c++17", "-Wall", "-Wextra", "-Wshadow", "-Werror", "-fno-exceptions", "-fno-rtti", "-fPIC"];
+
+type New = unsafe extern "C" fn(*const View, u32, *mut u64, *mut u64, *mut u64) -> *mut c_void;
+type Do = unsafe extern "C" fn(*mut c_void, u64, *const u64, *mut u64);
+type Step = unsafe extern "C" fn(*mut c_void, *const c_char);
+
+/// A function of a library of ours, of which it is known that it has this type.
+pub(crate) fn symbol<T: Copy>(library: &Library, name: &str) -> T {
+    // SAFETY: each name here is that of a function whose type is written beside the call as it is in the source.
+    *unsafe { library.get::<T>(name.as_bytes()) }.unwrap()
+}
+
+/// Words of a result.
+pub(crate) type Out = [u64; 8];
+
+pub(crate) fn folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/header")
+}
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+/// Says that a test could not run and why, where `./test` counts it.
+pub(crate) fn skip(name: &str, reason: &str) {
+    use std::io::Write as _;
+    println!("SKIPPED {name}: {reason}");
+    if let Some(path) = std::env::var_os("TRUNKLINE_SKIP_LOG") {
+        let file = std::fs::OpenOptions::new().append(true).create(true).open(path);
+        let noted = file.and_then(|mut file| writeln!(file, "{name}: {reason}"));
+        assert!(noted.is_ok(), "cannot note a skip: {noted:?}");
+    }
+}
+
+/// Compiles a file of this folder; `false` if there is no such compiler.
+pub(crate) fn compile(compiler: &str, source: &str, more: &[&str]) -> bool {
+    let include = root().join("include");
+    let mut command = Command::new(compiler);
+    command.args(FLAGS).arg("-I").arg(include).args(more).arg(folder().join(source));
+    match command.output() {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => false,
+        Err(error) => panic!("{compiler}: {error}"),
+        Ok(output) => {
+            assert!(output.status.success(), "{compiler}: {}", String::from_utf8_lossy(&output.stderr));
+            true
+        }
+    }
+}
+
+/// A library out of a file of this folder, with the optimiser's level; `None` if there is no compiler.
+pub(crate) fn library(source: &str, level: &str) -> Option<Library> {
+    let folder = tempfile::tempdir().unwrap();
+    let to = folder.path().join("library.so");
+    let there = compile("c++", source, &[level, "-shared", "-o", to.to_str().unwrap()]);
+    // SAFETY: the library was just made of our own source; its constructors do nothing.
+    there.then(|| unsafe { Library::new(&to) }.unwrap())
+}
+
+/// The library.
+pub(crate) struct Fixture {
+    library: Library,
+    act: Do,
+    /// Planted bugs and steps are the library's own, of which there is one.
+    turn: Mutex<()>,
+}
+
+/// The library; `None`, and that is counted, if there is no compiler.
+pub(crate) fn fixture(test: &str) -> Option<&'static Fixture> {
+    static MADE: OnceLock<Option<Fixture>> = OnceLock::new();
+    let made = MADE.get_or_init(|| {
+        let library = library("fixture.cpp", "-O1")?;
+        let act = symbol::<Do>(&library, "twin_do");
+        Some(Fixture { library, act, turn: Mutex::new(()) })
+    });
+    if made.is_none() {
+        skip(test, "no C++ compiler (Debian: g++)");
+    }
+    made.as_ref()
+}
+
+/// The header's side of a world.
+pub(crate) struct Twin<'f> {
+    fixture: &'f Fixture,
+    at: *mut c_void,
+}
+
+/// Plants the bug that `cargo xtask mutants` asks for in a library that has such a function.
+pub(crate) fn plant(library: &Library, function: &str) {
+    #[cfg(feature = "mutants")]
+    let name = std::env::var("TRUNKLINE_MUTANT").unwrap_or_default();
+    #[cfg(not(feature = "mutants"))]
+    let name = String::new();
+    let name = CString::new(name).unwrap();
+    let plant = symbol::<unsafe extern "C" fn(*const c_char)>(library, function);
+    // SAFETY: it copies a string.
+    unsafe { plant(name.as_ptr()) };
+}
+
+/// Calls `step` at each step that the header of a library goes while `run` runs; it may use the header itself.
+pub(crate) fn with_steps<T>(
+    library: &Library,
+    function: &str,
+    step: impl Fn(&str),
+    run: impl FnOnce() -> T,
+) -> T {
+    unsafe extern "C" fn call(context: *mut c_void, name: *const c_char) {
+        // SAFETY: it is the reference below.
+        let step = unsafe { *context.cast::<&dyn Fn(&str)>() };
+        // SAFETY: a literal of the header.
+        let name = unsafe { std::ffi::CStr::from_ptr(name) };
+        step(name.to_str().unwrap());
+    }
+    type Set = unsafe extern "C" fn(Option<Step>, *mut c_void);
+    let mut step: &dyn Fn(&str) = &step;
+    let set = symbol::<Set>(library, function);
+    // SAFETY: the reference lives until the callback is taken away.
+    unsafe { set(Some(call), (&raw mut step).cast()) };
+    let result = run();
+    // SAFETY: null is no callback.
+    unsafe { set(None, std::ptr::null_mut()) };
+    result
+}
+
+impl Fixture {
+    /// Plants the bug that is asked for, and keeps other tests out meanwhile.
+    pub(crate) fn turn(&self) -> MutexGuard<'_, ()> {
+        let turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        plant(&self.library, "twin_plant");
+        turn
+    }
+
+    /// The other side of a world whose words lie there.
+    pub(crate) fn twin(
+        &self,
+        views: &[View],
+        channel: *mut u64,
+        slots: *mut u64,
+        group: *mut u64,
+    ) -> Twin<'_> {
+        let new = symbol::<New>(&self.library, "twin_new");
+        // SAFETY: the caller's words outlive the twin, which copies the views.
+        let at = unsafe { new(views.as_ptr(), views.len() as u32 / 2, channel, slots, group) };
+        Twin { fixture: self, at }
+    }
+
+    /// Memory that no atomic may change from now on, as addresses from and behind.
+    pub(crate) fn guard(&self, ranges: &[[u64; 2]]) {
+        let guard = symbol::<unsafe extern "C" fn(*const [u64; 2], u32)>(&self.library, "twin_guard");
+        // SAFETY: it copies so many.
+        unsafe { guard(ranges.as_ptr(), ranges.len() as u32) };
+    }
+
+    /// How often one has.
+    pub(crate) fn changes(&self) -> u64 {
+        let changes = symbol::<unsafe extern "C" fn() -> u64>(&self.library, "twin_changes");
+        // SAFETY: it reads a number.
+        unsafe { changes() }
+    }
+
+    pub(crate) fn is_usable(&self, view: &View) -> bool {
+        let is_usable = symbol::<unsafe extern "C" fn(*const View) -> u32>(&self.library, "twin_is_usable");
+        // SAFETY: it reads the view.
+        unsafe { is_usable(view) != 0 }
+    }
+
+    /// Offsets and numbers.
+    pub(crate) fn layout(&self) -> Vec<u64> {
+        let mut words = [0; 128];
+        let layout = symbol::<unsafe extern "C" fn(*mut u64) -> u32>(&self.library, "twin_layout");
+        // SAFETY: it writes less than that.
+        let count = unsafe { layout(words.as_mut_ptr()) };
+        words[..count as usize].to_vec()
+    }
+
+    /// Calls `step` at each step that the header goes while `run` runs.
+    pub(crate) fn with_steps<T>(&self, step: impl Fn(&str), run: impl FnOnce() -> T) -> T {
+        with_steps(&self.library, "twin_steps", step, run)
+    }
+}
+
+impl Twin<'_> {
+    /// Does an act, whose results are the answer.
+    pub(crate) fn act(&self, act: u64, args: &[u64; 10]) -> Out {
+        let mut out = [0; 8];
+        // SAFETY: the words are as many as every act reads and writes.
+        unsafe { (self.fixture.act)(self.at, act, args.as_ptr(), out.as_mut_ptr()) };
+        out
+    }
+}
+
+impl Drop for Twin<'_> {
+    fn drop(&mut self) {
+        let free = symbol::<unsafe extern "C" fn(*mut c_void)>(&self.fixture.library, "twin_free");
+        // SAFETY: it is a twin's, once.
+        unsafe { free(self.at) };
+    }
+}

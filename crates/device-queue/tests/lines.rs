@@ -1,0 +1,140 @@
+//! How much memory a waiter looks at: one line of the cache for a counter that 64 queues raise, and one for each ticket.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on stops")]
+
+mod common;
+
+use std::collections::BTreeSet;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
+
+use trunkline_device_queue::{
+    BellPage, Condition, Drain, HeapWords, Job, Looks, Memory, Outcome, Port, Queue, Rules, Slot, heap,
+};
+use trunkline_proto::wire::devq::{Atomic, Bells, Shape, Work};
+
+use common::{add, planted};
+
+/// Queues, each of which does a part of what is waited for.
+const QUEUES: u32 = 64;
+/// Bytes of a line of a host's cache.
+const LINE: u64 = 64;
+
+type Lines = Arc<Mutex<BTreeSet<(u32, u64)>>>;
+
+/// Notes which lines were read or changed; those of another memory have another number.
+#[derive(Clone)]
+struct Watched {
+    words: HeapWords,
+    number: u32,
+    lines: Lines,
+}
+
+impl Watched {
+    fn new(bytes: u64, number: u32, lines: &Lines) -> Self {
+        Self { words: heap(bytes), number, lines: Arc::clone(lines) }
+    }
+
+    fn note(&self, at: u64) -> &HeapWords {
+        self.lines.lock().unwrap().insert((self.number, at / LINE));
+        &self.words
+    }
+}
+
+impl Memory for Watched {
+    fn bytes(&self) -> u64 {
+        self.words.bytes()
+    }
+
+    fn load(&self, at: u64, order: Ordering) -> u64 {
+        self.note(at).load(at, order)
+    }
+
+    fn store(&self, at: u64, value: u64, order: Ordering) {
+        self.note(at).store(at, value, order);
+    }
+
+    fn add(&self, at: u64, value: u64, order: Ordering) -> u64 {
+        Memory::add(self.note(at), at, value, order)
+    }
+
+    fn or(&self, at: u64, bits: u64, order: Ordering) -> u64 {
+        self.note(at).or(at, bits, order)
+    }
+
+    fn swap(&self, at: u64, value: u64, order: Ordering) -> u64 {
+        self.note(at).swap(at, value, order)
+    }
+
+    fn compare_exchange(&self, at: u64, expect: u64, new: u64, order: Ordering) -> Result<u64, u64> {
+        self.note(at).compare_exchange(at, expect, new, order)
+    }
+
+    fn fence(&self, order: Ordering) {
+        self.words.fence(order);
+    }
+
+    fn get(&self, at: u64) -> u64 {
+        self.note(at).get(at)
+    }
+
+    fn put(&self, at: u64, value: u64) {
+        self.note(at).put(at, value);
+    }
+
+    fn pause(&self) {
+        self.words.pause();
+    }
+}
+
+/// Executes additions to the one slot.
+struct Adds(Watched);
+
+impl Port for Adds {
+    fn begin(&mut self, _: u32, _: u64, job: &Job) -> Option<Outcome> {
+        let Job::Execute(entry) = job else { panic!("nothing fails here") };
+        let Work::Atomic { change: Atomic::Add(value), .. } = entry.work else {
+            panic!("nothing else was posted")
+        };
+        Some(Outcome::Done(Memory::add(&self.0, 0, value, Ordering::AcqRel)))
+    }
+}
+
+#[test]
+fn a_counter_is_one_line_to_look_at_and_tickets_are_one_each() {
+    let lines = Lines::default();
+    let bells = Watched::new(Bells::new(QUEUES).unwrap().bytes(), QUEUES, &lines);
+    let page = BellPage::create(bells, QUEUES, planted()).unwrap();
+    let counter = Watched::new(128, QUEUES + 1, &lines);
+    let mut drain = Drain::new(page.clone(), planted()).unwrap();
+    let queue = |number| {
+        let shape = Shape::new(4, number, 0, number).unwrap();
+        Queue::create(Watched::new(shape.bytes(), number, &lines), shape, 0, &page, planted()).unwrap()
+    };
+    let queues: Vec<_> = (0..QUEUES).map(queue).collect();
+    for queue in &queues {
+        assert!(drain.add(queue.clone(), Rules { is_ordered: false, me: 0, window: 4 }).unwrap());
+    }
+    let post = |queue: &Queue<_>| queue.post(&[add(0, 0, 1, true)], &mut Looks(1)).unwrap();
+    let tickets: Vec<_> = queues.iter().map(post).collect();
+    let looked = |look: &mut dyn FnMut()| {
+        lines.lock().unwrap().clear();
+        look();
+        lines.lock().unwrap().len()
+    };
+    let (slot, until) = (Slot::poisoned(0), Condition::AtLeast(u64::from(QUEUES)));
+    let mut counted = false;
+    let mut look = || counted = slot.look(&counter, until, planted()).unwrap();
+    assert_eq!(looked(&mut look), 1, "before any of them has done it");
+    assert!(!counted);
+    while drain.pass(&mut Adds(counter.clone())).busy > 0 {}
+    let mut look = || counted = slot.look(&counter, until, planted()).unwrap();
+    assert_eq!(looked(&mut look), 1, "when all have");
+    assert!(counted);
+    let by_tickets = looked(&mut || {
+        for (queue, ticket) in queues.iter().zip(&tickets) {
+            assert_eq!(queue.wait(*ticket, &mut Looks(1)), Ok(()));
+        }
+    });
+    assert_eq!(by_tickets, QUEUES as usize);
+}

@@ -1,0 +1,563 @@
+//! The protocol under every order of events, and every value that a load may return, that the memory model of C++ allows: the
+//! small worlds that the design names, and those that were found to matter.
+//!
+//! `TRUNKLINE_FULL` allows one more change of threads where they could go on, in most; the last figure that a test prints is how many runs there were.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on stops")]
+
+mod common;
+#[path = "common/loomed.rs"]
+mod loomed;
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::{AcqRel, Relaxed, Release};
+
+use loom::thread;
+use trunkline_device_queue::channel::Channel;
+use trunkline_device_queue::queue::CompletionError;
+use trunkline_device_queue::successor::{self, With};
+use trunkline_device_queue::verdict::Verdict;
+use trunkline_device_queue::{
+    Addition, BellPage, Bytes, Condition, Consumer, Drain, Forever, Job, Lane, Looks, Memory, Outcome, Poll,
+    Port, Queue, Refusal, Rules, Slot, Step, Ticket, WaitError, look_at_sum,
+};
+use trunkline_proto::mutant::Mutant;
+use trunkline_proto::wire::devq::{Aborted, Atomic, Entry, Local, Poison, Remote, Shape, Status, Work, at};
+
+use common::{add, is_full, notify, planted, wait, write};
+use loomed::Words;
+
+const RULES: Rules = Rules { is_ordered: false, me: 0, window: 2 };
+
+/// Runs a world in every way with at most so many changes of threads that could go on.
+fn check(preemptions: usize, world: impl Fn(Mutant) + Send + Sync + 'static) {
+    check_within(preemptions + usize::from(is_full()), world);
+}
+
+/// The same, also where `TRUNKLINE_FULL` is set: one more takes too long.
+fn check_within(preemptions: usize, world: impl Fn(Mutant) + Send + Sync + 'static) {
+    let mutant = planted();
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(preemptions);
+    builder.max_branches = 20_000;
+    let runs = Arc::new(AtomicU64::new(0));
+    let counted = Arc::clone(&runs);
+    builder.check(move || {
+        counted.fetch_add(1, Relaxed);
+        world(mutant);
+    });
+    println!("{} runs", runs.load(Relaxed));
+}
+
+fn shape(depth: u32, number: u32, bell: u32) -> Shape {
+    Shape::new(depth, number, 0, bell).unwrap()
+}
+
+fn queue(shape: Shape, first: u64, page: &BellPage<Words>, mutant: Mutant) -> Queue<Words> {
+    Queue::create(loomed::for_queue(&shape), shape, first, page, mutant).unwrap()
+}
+
+/// Has everything executed that one queue brings, until it has completed `count`; the numbers that were notified.
+fn serve(page: &BellPage<Words>, consumer: &mut Consumer<Words>, count: u64) -> Vec<u32> {
+    let mut notified = Vec::new();
+    let end = consumer.progress().completed.wrapping_add(count);
+    while consumer.progress().completed != end {
+        if page.take(0) != 0 {
+            consumer.look(page.look(0));
+        }
+        while let Step::Begin(index, job) = consumer.next(&|_| None) {
+            if let Job::Execute(Entry { work: Work::Notify { imm, .. }, .. }) = job {
+                notified.push(imm);
+            }
+            assert!(consumer.end(index, Outcome::Done(0)));
+        }
+        if consumer.progress().completed != end {
+            thread::yield_now();
+        }
+    }
+    notified
+}
+
+/// (a) Two producers on a queue that is two deep, three entries: nothing is lost, torn, executed twice or out of order; the last
+/// doorbell covers all.
+#[test]
+fn producers_of_one_queue() {
+    check_within(1, |mutant| {
+        let page = loomed::page(1, mutant);
+        let queue = queue(shape(2, 7, 0), 0, &page, mutant);
+        let mut consumer = Consumer::new(&queue, RULES).unwrap();
+        let post = |queue: &Queue<Words>, number| queue.post(&[notify(number)], &mut Forever).unwrap();
+        let other = queue.clone();
+        let one = thread::spawn(move || {
+            post(&other, 10);
+            post(&other, 11)
+        });
+        let other = queue.clone();
+        let two = thread::spawn(move || post(&other, 20));
+        let mut notified = serve(&page, &mut consumer, 3);
+        let tickets = [one.join().unwrap(), two.join().unwrap()];
+        assert!(tickets.iter().all(|ticket| queue.poll(*ticket) == Ok(Poll::Done)));
+        let place = |number| notified.iter().position(|n| *n == number);
+        assert!(place(10) < place(11), "of one producer they stay in order: {notified:?}");
+        notified.sort_unstable();
+        assert_eq!(notified, [10, 11, 20]);
+        let memory = queue_words(&queue);
+        assert_eq!(memory, [3; 3], "reserved, ready, submitted");
+        assert_eq!(page.look(0), 3, "no doorbell is lost");
+    });
+}
+
+/// What the producers' counters say.
+fn queue_words(queue: &Queue<Words>) -> [u64; 3] {
+    let memory = queue.words();
+    [at::RESERVED, at::READY, at::SUBMITTED].map(|word| memory.load(word, Relaxed))
+}
+
+/// As many entries at once as the queue is deep, and one more.
+#[test]
+fn a_place_is_not_written_before_it_is_free() {
+    check(3, |mutant| {
+        let page = loomed::page(1, mutant);
+        let queue = queue(shape(2, 7, 0), 0, &page, mutant);
+        let mut consumer = Consumer::new(&queue, RULES).unwrap();
+        let producer = thread::spawn(move || {
+            let all = [notify(0), notify(1)];
+            queue.post(&all, &mut Forever).unwrap();
+            queue.post(&[notify(2)], &mut Forever).unwrap();
+        });
+        assert_eq!(serve(&page, &mut consumer, 3), [0, 1, 2]);
+        producer.join().unwrap();
+    });
+}
+
+/// What one producer has seen of the frontier is good for the other one, too.
+#[test]
+fn room_is_seen_through_another_producer() {
+    check(3, |mutant| {
+        let page = loomed::page(1, mutant);
+        let queue = queue(shape(2, 7, 0), 0, &page, mutant);
+        let mut consumer = Consumer::new(&queue, RULES).unwrap();
+        queue.post(&[notify(0), notify(1)], &mut Forever).unwrap();
+        let post = |queue: Queue<Words>, number| {
+            // Only a try: if there is no room now, then not.
+            move || match queue.reserve(1) {
+                Ok(mut reservation) => {
+                    assert!(reservation.write(&notify(number)).is_some());
+                    let ticket = reservation.publish_within(&mut Forever).ok().unwrap();
+                    queue.submit(ticket.index + 1);
+                    true
+                }
+                Err(refusal) => {
+                    assert_eq!(refusal, Refusal::Busy);
+                    false
+                }
+            }
+        };
+        let (one, two) = (thread::spawn(post(queue.clone(), 2)), thread::spawn(post(queue.clone(), 3)));
+        serve(&page, &mut consumer, 2);
+        let posted = u64::from(one.join().unwrap()) + u64::from(two.join().unwrap());
+        assert_eq!(serve(&page, &mut consumer, posted).len() as u64, posted);
+    });
+}
+
+/// (b) A producer that flushes, beside another flush: whichever returns, everything that was recorded before has completed.
+#[test]
+fn a_flush_beside_a_flush() {
+    check(2, |mutant| {
+        let page = loomed::page(1, mutant);
+        let queue = queue(shape(2, 7, 0), 0, &page, mutant);
+        let channel = Channel::create(loomed::for_slots(2), 0, &[0], mutant).unwrap();
+        let mut consumer = Consumer::new(&queue, RULES).unwrap();
+        let first = queue.post(&[notify(0)], &mut Forever).unwrap();
+        assert!(channel.record(0, first));
+        let flush = |channel: &Channel<Words>, queue: &Queue<Words>, last| {
+            // It may give up, but it may not say what is not so.
+            match channel.flush(std::slice::from_ref(queue), &mut Looks(2)) {
+                Ok(()) => assert_eq!(queue.poll(last), Ok(Poll::Done)),
+                Err(error) => assert_eq!(error, WaitError::Timeout),
+            }
+        };
+        let (flushing, flushed) = (channel.clone(), queue.clone());
+        let other = thread::spawn(move || flush(&flushing, &flushed, first));
+        let (posting, posted) = (channel.clone(), queue.clone());
+        let producer = thread::spawn(move || {
+            let last = posted.post(&[notify(1)], &mut Forever).unwrap();
+            assert!(posting.record(0, last));
+            flush(&posting, &posted, last);
+        });
+        serve(&page, &mut consumer, 2);
+        other.join().unwrap();
+        producer.join().unwrap();
+        assert_eq!(channel.flush(std::slice::from_ref(&queue), &mut Looks(1)), Ok(()));
+        assert_eq!(channel.pending(), 0);
+    });
+}
+
+/// Executes additions to counters, and nothing else.
+struct Counters {
+    words: Words,
+    notified: u32,
+}
+
+impl Port for Counters {
+    fn begin(&mut self, _queue: u32, _index: u64, job: &Job) -> Option<Outcome> {
+        match job {
+            Job::Execute(Entry { work: Work::Atomic { at, change: Atomic::Add(add), .. }, .. }) => {
+                let old = self.words.add(at.addr, *add, AcqRel);
+                Some(Outcome::Done(old))
+            }
+            Job::Execute(_) => {
+                self.notified += 1;
+                Some(Outcome::Done(0))
+            }
+            Job::Count { at, value, .. } => {
+                let old = self.words.add(at.addr, u64::from(*value), AcqRel);
+                Some(Outcome::Done(old))
+            }
+            Job::Poison { .. } => panic!("nothing fails"),
+        }
+    }
+}
+
+/// (c) A queue, its companion and the engine: the counter rises once, and whoever sees it sees the entry complete, also when the
+/// companion comes first.
+#[test]
+fn a_companion_counts_what_has_completed() {
+    check(2, |mutant| {
+        let page = loomed::page(2, mutant);
+        let (main, companion) =
+            (queue(shape(2, 7, 0), 0, &page, mutant), queue(shape(2, 8, 1), 0, &page, mutant));
+        let counter = loomed::for_slots(2);
+        let mut drain = Drain::new(page, mutant).unwrap();
+        assert!(drain.add(main.clone(), RULES).unwrap() && drain.add(companion.clone(), RULES).unwrap());
+        let waited = Ticket { queue: 7, epoch: 0, index: 0 };
+        let (seen, at) = (main.clone(), Arc::clone(&counter));
+        let counting = thread::spawn(move || {
+            companion.post(&[wait(7, 0), add(0, 0, 5, true)], &mut Forever).unwrap();
+            let slot = Slot::poisoned(0);
+            assert_eq!(slot.wait(&at, Condition::AtLeast(1), &mut Forever, mutant), Ok(5));
+            assert_eq!(seen.poll(waited), Ok(Poll::Done), "who sees the counter sees the completion");
+        });
+        let posting = thread::spawn(move || main.post(&[notify(0)], &mut Forever).unwrap());
+        let mut port = Counters { words: Arc::clone(&counter), notified: 0 };
+        while drain.progress(8).is_none_or(|progress| progress.completed < 2) {
+            if drain.pass(&mut port).begun == 0 {
+                thread::yield_now();
+            }
+        }
+        counting.join().unwrap();
+        posting.join().unwrap();
+        assert_eq!((port.notified, counter.load(0, Relaxed)), (1, 5));
+    });
+}
+
+/// The same of a WRITE that raises the counter itself.
+#[test]
+fn a_write_counts_what_has_completed() {
+    check(3, |mutant| {
+        let page = loomed::page(1, mutant);
+        let main = queue(shape(2, 7, 0), 0, &page, mutant);
+        let counter = loomed::for_slots(2);
+        let mut drain = Drain::new(page, mutant).unwrap();
+        assert!(drain.add(main.clone(), RULES).unwrap());
+        let addition = Addition { at: Remote { peer: 0, addr: 0, key: 1 }, value: 5, poisoned: true };
+        let at = Arc::clone(&counter);
+        let counting = thread::spawn(move || {
+            let counted = addition.with(write(0, 8)).unwrap();
+            let ticket = main.post(&[counted], &mut Forever).unwrap();
+            let slot = Slot::poisoned(0);
+            assert_eq!(slot.wait(&at, Condition::AtLeast(1), &mut Forever, mutant), Ok(5));
+            assert_eq!(main.poll(ticket), Ok(Poll::Done), "who sees the counter sees the completion");
+        });
+        let mut port = Counters { words: Arc::clone(&counter), notified: 0 };
+        while drain.progress(7).is_none_or(|progress| progress.completed < 1) {
+            if drain.pass(&mut port).begun == 0 {
+                thread::yield_now();
+            }
+        }
+        counting.join().unwrap();
+        assert_eq!((port.notified, counter.load(0, Relaxed)), (1, 5));
+    });
+}
+
+/// Two queues that are submitted together, while another producer of the first one submits as well: both doorbells are the greatest, and an
+/// engine that takes the bits at any time sees both.
+#[test]
+fn two_queues_are_submitted_together() {
+    check(3, |mutant| {
+        let page = loomed::page(2, mutant);
+        let queues = [queue(shape(2, 7, 0), 0, &page, mutant), queue(shape(2, 8, 1), 0, &page, mutant)];
+        for (queue, count) in queues.iter().zip([2, 1]) {
+            for _ in 0..count {
+                let mut reservation = queue.reserve(1).unwrap();
+                assert!(reservation.write(&notify(0)).is_some());
+                assert!(reservation.publish().is_ok());
+            }
+        }
+        let [main, companion] = queues.clone();
+        let both = thread::spawn(move || main.submit_both(1, &companion, 1));
+        let [main, _] = queues;
+        let other = thread::spawn(move || main.submit(2));
+        // Whoever clears a bit looks at its doorbell then.
+        let mut seen = [0; 2];
+        let mut look = |page: &BellPage<Words>| {
+            let bits = page.take(0);
+            for bell in 0..2 {
+                if bits >> bell & 1 == 1 {
+                    seen[bell as usize] = seen[bell as usize].max(page.look(bell));
+                }
+            }
+        };
+        look(&page);
+        both.join().unwrap();
+        other.join().unwrap();
+        look(&page);
+        assert_eq!((seen, page.look(0), page.look(1)), ([2, 1], 2, 1));
+    });
+}
+
+/// (d) Bits are taken while others set them: what was rung is seen, at the latest when all have rung.
+#[test]
+fn bits_are_taken_while_others_ring() {
+    check(3, |mutant| {
+        let page = loomed::page(2, mutant);
+        let queues = [queue(shape(2, 7, 0), 0, &page, mutant), queue(shape(2, 8, 1), 0, &page, mutant)];
+        let mut drain = Drain::new(page, mutant).unwrap();
+        for queue in &queues {
+            assert!(drain.add(queue.clone(), RULES).unwrap());
+        }
+        let mut port = Counters { words: loomed::for_slots(1), notified: 0 };
+        drain.pass(&mut port);
+        let ring = |queue: Queue<Words>| move || queue.post(&[notify(0)], &mut Forever).unwrap();
+        let [one, two] = queues.map(|queue| thread::spawn(ring(queue)));
+        drain.pass(&mut port);
+        drain.pass(&mut port);
+        one.join().unwrap();
+        two.join().unwrap();
+        drain.pass(&mut port);
+        assert_eq!(port.notified, 2);
+    });
+}
+
+/// Two who submit at the same time, in the other order than they have published: the last doorbell covers both.
+#[test]
+fn the_last_doorbell_is_the_greatest() {
+    check(4, |mutant| {
+        let page = loomed::page(1, mutant);
+        let queue = queue(shape(2, 7, 0), 0, &page, mutant);
+        for _ in 0..2 {
+            let mut reservation = queue.reserve(1).unwrap();
+            assert!(reservation.write(&notify(0)).is_some());
+            assert!(reservation.publish().is_ok());
+        }
+        let submit = |queue: Queue<Words>, end| move || queue.submit(end);
+        let (one, two) = (thread::spawn(submit(queue.clone(), 1)), thread::spawn(submit(queue.clone(), 2)));
+        one.join().unwrap();
+        two.join().unwrap();
+        assert_eq!(page.look(0), 2);
+        assert_eq!(page.take(0), 1);
+    });
+}
+
+/// (e) A slot begins anew while others add: nothing is lost and nothing counts twice.
+#[test]
+fn a_slot_begins_anew_while_others_add() {
+    check(4, |mutant| {
+        let words = loomed::for_slots(3);
+        let slot = Slot::poisoned(0).based(16);
+        let adding = Arc::clone(&words);
+        let adder = thread::spawn(move || {
+            adding.add(0, 1, AcqRel);
+            adding.add(0, 1, AcqRel);
+        });
+        let resetting = Arc::clone(&words);
+        let other = thread::spawn(move || slot.reset(&resetting, mutant).unwrap());
+        let mine = slot.reset(&words, mutant).unwrap();
+        let seen = slot.read(&words);
+        assert!(seen <= 2, "no base is ahead of a value that is read later: {seen}");
+        adder.join().unwrap();
+        let others = other.join().unwrap();
+        assert_eq!(mine + others + slot.read(&words), 2);
+    });
+}
+
+/// A completion is read while a later one takes its place: it is the right one, or gone.
+#[test]
+fn a_completion_is_read_while_it_is_overwritten() {
+    check(3, |mutant| {
+        let page = loomed::page(1, mutant);
+        let queue = queue(shape(2, 7, 0), 0, &page, mutant);
+        let mut consumer = Consumer::new(&queue, RULES).unwrap();
+        for index in 0..2 {
+            queue.post(&[notify(0)], &mut Forever).unwrap();
+            consumer.look(index + 1);
+            assert!(matches!(consumer.next(&|_| None), Step::Begin(..)));
+            consumer.end(index, Outcome::Done(100 + index));
+        }
+        queue.post(&[notify(0)], &mut Forever).unwrap();
+        let reading = queue.clone();
+        let reader = thread::spawn(move || {
+            let ticket = Ticket { queue: 7, epoch: 0, index: 0 };
+            match reading.completion(ticket) {
+                Ok(completion) => assert_eq!(completion.value, 100),
+                Err(error) => assert_eq!(error, CompletionError::Gone),
+            }
+            match reading.completion(Ticket { index: 2, ..ticket }) {
+                Ok(completion) => assert_eq!(completion.value, 102),
+                Err(error) => assert_eq!(error, CompletionError::NotYet),
+            }
+        });
+        consumer.look(3);
+        assert!(matches!(consumer.next(&|_| None), Step::Begin(..)));
+        consumer.end(2, Outcome::Done(102));
+        reader.join().unwrap();
+    });
+}
+
+/// One producer leaves between reserving and publishing, while another is behind it: the other's entry gets there, and so does the
+/// doorbell.
+#[test]
+fn who_leaves_holds_nobody_up() {
+    check_within(1, |mutant| {
+        let page = loomed::page(1, mutant);
+        let queue = queue(shape(4, 7, 0), 0, &page, mutant);
+        let mut consumer = Consumer::new(&queue, RULES).unwrap();
+        let reserved = queue.clone();
+        let leaving = thread::spawn(move || reserved.reserve(1).unwrap().cancel());
+        let posting = thread::spawn(move || queue.post(&[notify(1)], &mut Forever).unwrap());
+        assert_eq!(serve(&page, &mut consumer, 2), [1]);
+        leaving.join().unwrap();
+        posting.join().unwrap();
+    });
+}
+
+/// The queue fails while a waiter looks: whoever waits for the entry that failed, or for one behind it, hears of that; who
+/// waits for one before it does not.
+#[test]
+fn a_failure_is_seen_with_the_frontier() {
+    check(3, |mutant| {
+        let page = loomed::page(1, mutant);
+        let queue = queue(shape(4, 7, 0), 0, &page, mutant);
+        let mut consumer = Consumer::new(&queue, RULES).unwrap();
+        queue.post(&[notify(0), notify(1), notify(2)], &mut Forever).unwrap();
+        let waiter = thread::spawn(move || {
+            let ticket = |index| Ticket { queue: 7, epoch: 0, index };
+            assert_eq!(queue.wait(ticket(0), &mut Forever), Ok(()));
+            let completion = queue.completion(ticket(0)).map(|completion| completion.value);
+            assert_eq!(completion, Ok(50), "who sees the frontier sees the completion");
+            let failed = queue.wait(ticket(1), &mut Forever);
+            assert!(matches!(failed, Err(WaitError::Failed(fault)) if fault.first_bad == 1));
+            assert_eq!(queue.wait(ticket(2), &mut Forever), failed);
+        });
+        consumer.look(3);
+        while let Step::Begin(index, _) = consumer.next(&|_| None) {
+            let failed = Outcome::Failed { status: Status::Network, reason: 9 };
+            assert!(consumer.end(index, if index == 1 { failed } else { Outcome::Done(50) }));
+        }
+        waiter.join().unwrap();
+    });
+}
+
+/// The leader of a group waits, and all of it hear the same, twice in a row.
+#[test]
+fn a_group_hears_what_its_leader_learned() {
+    check(3, |mutant| {
+        let words = loomed::for_slots(3);
+        let verdict = Verdict::new(words, 0, mutant);
+        let why = Aborted { status: Status::Aborted, reason: 12 };
+        let member = verdict.clone();
+        let member = thread::spawn(move || member.hear(1, &mut Forever));
+        verdict.tell(1, Err(WaitError::Aborted(why)));
+        assert_eq!(member.join().unwrap(), Err(WaitError::Aborted(why)), "nobody goes on alone");
+        let member = verdict.clone();
+        let member = thread::spawn(move || member.hear(2, &mut Forever));
+        verdict.tell(2, Ok(()));
+        assert_eq!(member.join().unwrap(), Ok(()));
+    });
+}
+
+/// Two threads put on one channel: each has a turn of its own, so lanes are taken one after another.
+#[test]
+fn turns_of_a_channel() {
+    check(2, |mutant| {
+        let page = loomed::page(2, mutant);
+        let none = |_| None;
+        let lanes: Arc<[_]> = [(7, 0), (8, 1)]
+            .map(|(number, bell)| Lane::new(queue(shape(2, number, bell), 0, &page, mutant), none))
+            .into();
+        let recorded = Channel::create(loomed::for_slots(4), 0, &[0, 0], mutant).unwrap();
+        let cursor = loomed::for_slots(1);
+        let put = |lanes: Arc<[Lane<Words, _>]>, recorded: Channel<Words>, cursor: Words| {
+            move || {
+                let channel = successor::Channel::new(&lanes, recorded, (cursor, 0), mutant).unwrap();
+                let (from, to) = (Local { addr: 0, key: 0 }, Remote { peer: 1, addr: 0, key: 0 });
+                channel.put(&Bytes { from, to, len: 8 }, &With::default(), &mut Forever).unwrap().lane
+            }
+        };
+        let other = thread::spawn(put(Arc::clone(&lanes), recorded.clone(), Arc::clone(&cursor)));
+        let mine = put(Arc::clone(&lanes), recorded.clone(), cursor)();
+        assert_ne!(mine, other.join().unwrap());
+        assert_eq!(recorded.pending(), 0b11);
+    });
+}
+
+/// Two slots that are waited for together: what they were raised to before one of them failed is no failure.
+#[test]
+fn a_sum_that_was_reached_before_a_failure_is_reached() {
+    check(2, |mutant| {
+        let words = loomed::for_slots(4);
+        let raised = Arc::clone(&words);
+        let raiser = thread::spawn(move || {
+            raised.add(16, 2, AcqRel);
+            raised.store(24, Poison { status: Status::Network, queue: 3 }.to_word(), Release);
+        });
+        let slots = [Slot::poisoned(0), Slot::poisoned(16)];
+        let look = |value| look_at_sum(&words, slots.into_iter(), value, mutant);
+        match look(2) {
+            Ok(found) => assert!(matches!(found, None | Some(2))),
+            Err(error) => panic!("{error}"),
+        }
+        raiser.join().unwrap();
+        assert_eq!(look(2), Ok(Some(2)));
+        assert!(matches!(look(3), Err(WaitError::Poisoned(_))));
+    });
+}
+
+/// The same of one slot.
+#[test]
+fn a_value_that_was_reached_before_a_failure_is_reached() {
+    check(2, |mutant| {
+        let words = loomed::for_slots(2);
+        let raised = Arc::clone(&words);
+        let raiser = thread::spawn(move || {
+            raised.add(0, 2, AcqRel);
+            raised.store(8, Poison { status: Status::Network, queue: 3 }.to_word(), Release);
+        });
+        let slot = Slot::poisoned(0);
+        let look = |value| slot.look(&words, Condition::AtLeast(value), mutant);
+        if let Err(error) = look(2) {
+            panic!("{error}");
+        }
+        raiser.join().unwrap();
+        assert_eq!(look(2), Ok(true));
+        assert!(matches!(look(3), Err(WaitError::Poisoned(_))));
+    });
+}
+
+/// What a signal says is there is there: bytes that were written before it was raised are read after it was seen.
+#[test]
+fn who_sees_a_signal_sees_the_bytes() {
+    check(3, |mutant| {
+        let (words, data) = (loomed::for_slots(2), loomed::for_data(1));
+        let (signal, bytes) = (Arc::clone(&words), Arc::clone(&data));
+        let target = thread::spawn(move || {
+            let slot = Slot::poisoned(0);
+            assert_eq!(slot.wait(&signal, Condition::AtLeast(1), &mut Forever, mutant), Ok(1));
+            assert_eq!(bytes.get(0), 77);
+        });
+        data.put(0, 77);
+        words.add(0, 1, AcqRel);
+        target.join().unwrap();
+    });
+}

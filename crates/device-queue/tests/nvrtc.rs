@@ -1,0 +1,140 @@
+//! Kernels compiled when a program starts: without the compiler that is an error and no panic, and with it machine code comes out. The compiler
+//! is that of `scripts/device-header`, a wheel of PyPI that this script keeps, or the system's.
+
+#![cfg(feature = "cuda")]
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on stops")]
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use trunkline_device_queue::nvrtc::{self, CompileError};
+use trunkline_device_queue::{header, kernels};
+
+/// The folder of the library that `scripts/device-header` keeps.
+fn kept() -> Option<PathBuf> {
+    let home = |under: &str| std::env::var_os("HOME").map(|home| PathBuf::from(home).join(under));
+    let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from).or_else(|| home(".cache"))?;
+    let folders = std::fs::read_dir(cache.join("trunkline")).ok()?;
+    let mut found = folders.filter_map(|folder| Some(folder.ok()?.path().join("nvidia/cuda_nvrtc/lib")));
+    found.find(|folder| folder.join("libnvrtc.so.12").exists())
+}
+
+/// Runs a test of this file in a process of its own, as the loader looks for libraries when that begins.
+fn again(test: &str, folder: &std::ffi::OsStr) {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", test, "--nocapture"]).env("TRUNKLINE_TEST_NVRTC", "1");
+    let output = command.env("LD_LIBRARY_PATH", folder).output().unwrap();
+    println!("{}", String::from_utf8_lossy(&output.stdout));
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+fn is_again() -> bool {
+    std::env::var_os("TRUNKLINE_TEST_NVRTC").is_some()
+}
+
+fn skip(name: &str, reason: &str) {
+    let required = std::env::var("TRUNKLINE_REQUIRE").unwrap_or_default();
+    assert!(!required.split(',').any(|one| one.trim() == "nvrtc"), "{name} must run: {reason}");
+    say_skipped(name, reason);
+}
+
+fn say_skipped(name: &str, reason: &str) {
+    use std::io::Write as _;
+    println!("SKIPPED {name}: {reason}");
+    if let Some(path) = std::env::var_os("TRUNKLINE_SKIP_LOG") {
+        let file = std::fs::OpenOptions::new().append(true).create(true).open(path);
+        let noted = file.and_then(|mut file| writeln!(file, "{name}: {reason}"));
+        assert!(noted.is_ok(), "cannot note a skip: {noted:?}");
+    }
+}
+
+/// Where it is not installed at all.
+#[test]
+fn a_compiler_that_is_not_there_is_an_error() {
+    if !is_again() {
+        return again("a_compiler_that_is_not_there_is_an_error", std::ffi::OsStr::new(""));
+    }
+    match nvrtc::is_there() {
+        Ok(()) => say_skipped("kernels without NVRTC", "the system has it"),
+        Err(error) => {
+            let text = error.to_string();
+            assert!(matches!(error, CompileError::Missing(_)) && text.contains("install it"), "{text}");
+            assert_eq!(kernels::compile(90), Err(error));
+        }
+    }
+}
+
+/// A library that is called so and is something else; by each of the names that releases have it under.
+#[test]
+fn a_compiler_without_its_functions_is_an_error() {
+    let name = "a_compiler_without_its_functions_is_an_error";
+    if !is_again() {
+        for library in ["libnvrtc.so", "libnvrtc.so.13", "libnvrtc.so.12"] {
+            let (folder, sources) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+            let source = sources.path().join("empty.c");
+            std::fs::write(&source, "int nvrtcVersion(int *a, int *b) { return *a = *b = 0; }\n").unwrap();
+            let to = folder.path().join(library);
+            let compiled = Command::new("cc").args(["-shared", "-fPIC", "-o"]).arg(&to).arg(&source).status();
+            match compiled {
+                Ok(status) if status.success() => again(name, folder.path().as_os_str()),
+                other => return skip("an NVRTC without functions", &format!("no cc: {other:?}")),
+            }
+        }
+        return;
+    }
+    let folder = std::env::var_os("LD_LIBRARY_PATH").unwrap();
+    let library = std::fs::read_dir(folder).unwrap().next().unwrap().unwrap().file_name();
+    let Err(error) = nvrtc::is_there() else { return say_skipped(name, "the system has it") };
+    let expected = format!("{} has no nvrtcCreateProgram", library.display());
+    assert!(error.to_string().contains(&expected), "{error}, not {expected}");
+}
+
+/// Asserts that an image is machine code for one architecture and has every kernel of this crate.
+fn assert_has_kernels(image: &nvrtc::Image, architecture: u32) {
+    assert_eq!(image.architecture, architecture);
+    assert!(image.bytes.starts_with(b"\x7fELF"), "machine code");
+    for kernel in ["operations", "flood", "exchange", "endure", "stop", "ping", "ring", "dispatch", "halo"] {
+        let symbol = format!("\0{kernel}\0");
+        let found = image.bytes.windows(symbol.len()).any(|bytes| bytes == symbol.as_bytes());
+        assert!(found, "{kernel} is in it");
+    }
+}
+
+#[test]
+fn kernels_are_compiled_for_what_the_device_is() {
+    let name = "kernels_are_compiled_for_what_the_device_is";
+    if !is_again() {
+        return match (kept(), nvrtc::is_there()) {
+            (Some(folder), _) => again(name, folder.as_os_str()),
+            (None, Ok(())) => again(name, std::ffi::OsStr::new("")),
+            (None, Err(reason)) => skip("kernels compiled by NVRTC", &reason.to_string()),
+        };
+    }
+    for architecture in [80, 90] {
+        assert_has_kernels(&kernels::compile(architecture).unwrap(), architecture);
+    }
+    // NVRTC 13 no longer compiles for Volta, and its error lists the architectures that it has.
+    match kernels::compile(70) {
+        Ok(image) => assert_has_kernels(&image, 70),
+        Err(CompileError::Architecture { asked: 70, known }) => {
+            assert!(known.iter().all(|architecture| *architecture > 70), "{known:?}");
+        }
+        Err(error) => panic!("{error}"),
+    }
+    // One that the compiler does not know yet runs what it knows, as PTX.
+    let image = kernels::compile(999).unwrap();
+    assert!(image.architecture < 999 && image.bytes.windows(8).any(|bytes| bytes == b".version"));
+    assert!(matches!(kernels::compile(60), Err(CompileError::Architecture { asked: 60, .. })));
+    let text = "#include \"trunkline/device.h\"\nextern \"C\" __global__ void broken() { nothing(); }";
+    match nvrtc::compile(text, "broken.cu", 90, &[]) {
+        Err(CompileError::Compile { log, .. }) => {
+            assert!(log.contains("broken.cu(2)") && log.contains("nothing"), "{log}");
+        }
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(nvrtc::compile("a\0b", "zero.cu", 90, &[]), Err(CompileError::Text));
+    assert_eq!(nvrtc::compile("", "zero.cu", 90, &["A=\0"]), Err(CompileError::Text));
+    let defined = "#if LEVEL != 3\n#error no level\n#endif\nextern \"C\" __global__ void fine() {}";
+    assert!(nvrtc::compile(defined, "fine.cu", 90, &["LEVEL=3"]).is_ok());
+    assert_eq!(header::FILES[0].name, "trunkline/device.h");
+}

@@ -1,0 +1,733 @@
+//! The operations of both APIs: what stands in the rings afterwards, row by row, and what may be relied on.
+//!
+//! Rows are written as the design's traces have them: `M` is the queue, `C` its companion; addresses in hexadecimal, then keys.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on stops")]
+
+mod common;
+#[path = "common/world.rs"]
+mod world;
+
+use std::cell::{Cell, RefCell};
+use std::sync::atomic::Ordering::Acquire;
+
+use trunkline_device_queue::channel::Channel as Recorded;
+use trunkline_device_queue::lane::{Addition, Bytes, Lane, OpError};
+use trunkline_device_queue::original::{Peer, Words, read_signal, wait_signal};
+use trunkline_device_queue::successor::{Channel, Put, Slots16, With};
+use trunkline_device_queue::{
+    BellPage, Condition, Drain, Forever, HeapWords, Looks, Memory, Poll, Queue, Refusal, Rules, Slot, Slots,
+    Ticket, WaitError, heap,
+};
+use trunkline_proto::wire::devq::{
+    Atomic, Bells, Companion, Entry, Fence, Local, Remote, Shape, Status, Work, at,
+};
+
+use common::planted;
+use world::{Dice, Executor, key};
+
+const GIB: u64 = 1 << 30;
+
+/// The executor's rules, and whose are looked at.
+const RULES: Rules = Rules { is_ordered: false, me: 0, window: 4 };
+
+/// Finds companions among the queues of a test.
+#[derive(Clone)]
+struct Table(Vec<Queue<HeapWords>>);
+
+impl trunkline_device_queue::Directory<HeapWords> for Table {
+    fn find(&self, number: u32) -> Option<Queue<HeapWords>> {
+        self.0.get(number as usize).cloned()
+    }
+}
+
+/// Lanes with their companions: queue `n` and `n + lanes`, all eight deep, from one index on.
+struct Rig {
+    page: BellPage<HeapWords>,
+    queues: Vec<Queue<HeapWords>>,
+    lanes: Vec<Lane<HeapWords, Table>>,
+    window: Executor,
+    drain: Drain<HeapWords>,
+}
+
+fn rig_of(lanes: u32, depth: u32, first: u64, counters: Slots, signals: Slots) -> Rig {
+    let count = 2 * lanes;
+    let page = BellPage::create(heap(Bells::new(count).unwrap().bytes()), count, planted()).unwrap();
+    let make = |number| {
+        let shape = Shape::new(depth, number, 0, number).unwrap();
+        Queue::create(heap(shape.bytes()), shape, first, &page, planted()).unwrap()
+    };
+    let queues: Vec<_> = (0..count).map(make).collect();
+    let mut drain = Drain::new(page.clone(), planted()).unwrap();
+    for queue in &queues {
+        assert!(drain.add(queue.clone(), RULES).unwrap());
+    }
+    for (number, queue) in (0..lanes).zip(&queues) {
+        queue.answer(Companion::Queue(number + lanes));
+    }
+    let table = Table(queues.clone());
+    let lane = |queue: &Queue<HeapWords>| Lane::new(queue.clone(), table.clone());
+    let lanes = queues[..lanes as usize].iter().map(lane).collect();
+    Rig { page, queues, lanes, window: Executor::new(false, signals, counters), drain }
+}
+
+const BARE: Slots = Slots::Bare { values: 0, errors: 1024, count: 64 };
+const POISONED: Slots = Slots::Poisoned { slots: 0, count: 64 };
+
+fn original(first: u64) -> (Rig, Peer<HeapWords, Table>) {
+    let rig = rig_of(1, 8, first, BARE, BARE);
+    let peer = Peer(rig.lanes[0].clone());
+    (rig, peer)
+}
+
+fn successor(lanes: u32) -> Rig {
+    rig_of(lanes, 8, 0, POISONED, POISONED)
+}
+
+impl Rig {
+    fn channel(&self) -> Channel<'_, HeapWords, Table> {
+        let firsts = vec![0; self.lanes.len()];
+        let recorded = Recorded::create(heap(1024), 0, &firsts, planted()).unwrap();
+        Channel::new(&self.lanes, recorded, (heap(8), 0), planted()).unwrap()
+    }
+
+    /// The rows of a queue from an index on, as far as they are published.
+    fn rows(&self, queue: u32, from: u64) -> Vec<String> {
+        let letter = if (queue as usize) < self.lanes.len() { 'M' } else { 'C' };
+        let queue = &self.queues[queue as usize];
+        let ready = queue.words().load(at::READY, Acquire);
+        let mut rows = Vec::new();
+        let mut index = from;
+        while index != ready {
+            rows.push(format!("{letter}[{index}]={}", row(queue, index)));
+            index = index.wrapping_add(1);
+        }
+        rows
+    }
+
+    fn bell(&self, queue: u32) -> u64 {
+        self.page.look(queue)
+    }
+
+    /// Executes until nothing is left to do.
+    fn run(&mut self, dice: &mut Dice) {
+        for _ in 0..10_000 {
+            self.step(dice);
+            let idle = |queue: &Queue<HeapWords>| {
+                let submitted = queue.words().load(at::SUBMITTED, Acquire);
+                self.drain.progress(queue.shape().number()).is_some_and(|p| p.completed == submitted)
+            };
+            if self.window.is_idle() && self.queues.iter().all(idle) {
+                // What was told of last may leave a counter to be raised.
+                self.drain.pass(&mut self.window);
+                return;
+            }
+        }
+        panic!("it does not come to an end");
+    }
+
+    fn step(&mut self, dice: &mut Dice) {
+        self.drain.pass(&mut self.window);
+        if let Some((queue, index, outcome)) = self.window.step(dice) {
+            assert!(self.drain.end(queue, index, outcome));
+        }
+    }
+}
+
+/// One entry, as the traces write it.
+fn row(queue: &Queue<HeapWords>, index: u64) -> String {
+    let place = queue.shape().entry(index);
+    let words: [u64; 8] = std::array::from_fn(|word| queue.words().get(place + word as u64 * 8));
+    let entry = Entry::from_words(&words, index, false).unwrap();
+    let fence = match entry.fence {
+        Fence::None => "",
+        Fence::ReadsAndAtomics => ",FENCE",
+        Fence::All => ",FENCE_ALL",
+    };
+    match entry.work {
+        Work::Nop => format!("NOP{fence}"),
+        Work::Write { from, to, len, imm: None } => {
+            format!("WRITE({:x},{},{:x},{},{len}{fence})", to.addr, to.key, from.addr, from.key)
+        }
+        Work::WriteCounted { from, to, len, counter, key, value, poisoned } => {
+            let slot = if poisoned { ",16" } else { "" };
+            let write = format!("WRITE({:x},{},{:x},{},{len}{fence})", to.addr, to.key, from.addr, from.key);
+            format!("{write},FA({counter:x},{key},+{value}{slot})")
+        }
+        Work::WriteInline { bytes, to } => {
+            format!("WRITE({:x},{},{:?}{fence})", to.addr, to.key, bytes.bytes())
+        }
+        Work::Atomic { at, change: Atomic::Add(value), poisoned } => {
+            let slot = if poisoned { ",16" } else { "" };
+            format!("FA({:x},{},+{value}{slot}{fence})", at.addr, at.key)
+        }
+        Work::Wait { queue, index } => format!("WAIT({queue},{index})"),
+        other => format!("{other:?}"),
+    }
+}
+
+fn bytes(len: u64) -> Bytes {
+    let to = Remote { peer: 1, addr: 0x40, key: key::DATA };
+    Bytes { from: Local { addr: 0x1000, key: 9 }, to, len }
+}
+
+/// The peer's signals, and the counters here, as each API has them.
+const SIGNALS: Remote = Remote { peer: 1, addr: 0, key: key::SIGNALS };
+const COUNTERS: Remote = Remote { peer: 0, addr: 0, key: key::COUNTERS };
+
+fn bare(id: u32, value: u64) -> Addition {
+    Words { at: SIGNALS }.add(id, value)
+}
+
+fn slot(id: u32, value: u64) -> Addition {
+    Slots16 { at: SIGNALS }.add(id, value)
+}
+
+/// A1.
+#[test]
+fn a_put_is_a_write() {
+    let (rig, peer) = original(0);
+    let ticket = peer.put(&bytes(4096), &mut Looks(1)).unwrap();
+    assert_eq!(rig.rows(0, 0), ["M[0]=WRITE(40,2,1000,9,4096)"]);
+    let words =
+        [at::RESERVED, at::READY, at::SUBMITTED].map(|word| rig.queues[0].words().load(word, Acquire));
+    assert_eq!((words, rig.bell(0), ticket.index), ([1, 1, 1], 1, 0));
+    assert_eq!(peer.put(&bytes(0), &mut Looks(1)).unwrap().index, 1, "of nothing it is one, too");
+    assert_eq!(rig.rows(0, 1), ["M[1]=WRITE(40,2,1000,9,0)"]);
+    let far = Bytes { from: Local { addr: u64::MAX - 1, key: 9 }, ..bytes(2) };
+    assert!(matches!(peer.put(&far, &mut Looks(1)), Err(OpError::Range { len: 2, .. })));
+}
+
+/// A2, by both APIs.
+#[test]
+fn a_long_put_is_cut_at_a_gibibyte() {
+    let rows = [
+        "M[0]=WRITE(40,2,1000,9,1073741824)",
+        "M[1]=WRITE(40000040,2,40001000,9,1073741824)",
+        "M[2]=WRITE(80000040,2,80001000,9,536870912)",
+    ];
+    let (rig, peer) = original(0);
+    assert_eq!(peer.put(&bytes(2 * GIB + GIB / 2), &mut Looks(1)).unwrap().index, 2);
+    assert_eq!((rig.rows(0, 0), rig.bell(0)), (rows.map(String::from).to_vec(), 3));
+    let rig = successor(1);
+    let put = rig.channel().put(&bytes(2 * GIB + GIB / 2), &With::default(), &mut Looks(1)).unwrap();
+    assert_eq!((rig.rows(0, 0), put.write, put.last.index), (rows.map(String::from).to_vec(), put.last, 2));
+}
+
+/// T10: more gibibytes than the queue is deep, with an engine beside.
+#[test]
+fn a_put_may_be_longer_than_the_queue_is_deep() {
+    let (rig, peer) = original(u64::MAX);
+    let rig = RefCell::new(rig);
+    let mut dice = Dice::new(1);
+    struct Beside<'r>(&'r RefCell<Rig>, &'r mut Dice);
+    impl trunkline_device_queue::Budget for Beside<'_> {
+        fn goes_on(&mut self) -> bool {
+            let mut rig = self.0.borrow_mut();
+            let Rig { drain, .. } = &mut *rig;
+            // Gibibytes are only counted.
+            drain.pass(&mut Counting);
+            self.1.below(2) < 2
+        }
+    }
+    struct Counting;
+    impl trunkline_device_queue::Port for Counting {
+        fn begin(
+            &mut self,
+            _: u32,
+            _: u64,
+            job: &trunkline_device_queue::Job,
+        ) -> Option<trunkline_device_queue::Outcome> {
+            let trunkline_device_queue::Job::Execute(Entry { work: Work::Write { len, .. }, .. }) = job
+            else {
+                panic!("{job:?}")
+            };
+            assert!(*len == GIB || *len == 5);
+            Some(trunkline_device_queue::Outcome::Done(0))
+        }
+    }
+    let ticket = peer.put(&bytes(20 * GIB + 5), &mut Beside(&rig, &mut dice)).unwrap();
+    assert_eq!(ticket.index, u64::MAX.wrapping_add(20));
+    assert_eq!(peer.wait_local(ticket, &mut Beside(&rig, &mut dice)), Ok(()));
+}
+
+/// A3.
+#[test]
+fn a_put_and_its_signal() {
+    let (rig, peer) = original(3);
+    let signal = peer.put_signal(&bytes(64), &bare(2, 7), &mut Looks(1)).unwrap();
+    assert_eq!(rig.rows(0, 3), ["M[3]=WRITE(40,2,1000,9,64)", "M[4]=FA(10,3,+7,FENCE)"]);
+    assert_eq!((signal.index, rig.bell(0)), (4, 5));
+    let rig = successor(1);
+    let with = With { signal: Some(slot(2, 7)), ..With::default() };
+    let put = rig.channel().put(&bytes(64), &with, &mut Looks(1)).unwrap();
+    assert_eq!(rig.rows(0, 0), ["M[0]=WRITE(40,2,1000,9,64)", "M[1]=FA(20,3,+7,16)"]);
+    assert_eq!((put.write.index, put.last.index, rig.bell(0)), (0, 1, 2));
+}
+
+/// A4.
+#[test]
+fn a_put_its_signal_and_its_counter() {
+    let counter = |poisoned| Addition { at: COUNTERS, value: 5, poisoned };
+    let (rig, peer) = original(3);
+    peer.put_signal_counter_remote(&bytes(64), &bare(2, 7), &counter(false), &mut Looks(1)).unwrap();
+    assert_eq!(rig.rows(0, 3), ["M[3]=WRITE(40,2,1000,9,64)", "M[4]=FA(10,3,+7)"]);
+    assert_eq!(rig.rows(1, 3), ["C[3]=WAIT(0,4)", "C[4]=FA(0,1,+5)"], "it waits for the signal");
+    assert_eq!((rig.bell(0), rig.bell(1)), (5, 5));
+    peer.signal_counter_remote(&bare(0, 1), &counter(false), &mut Looks(1)).unwrap();
+    assert_eq!(rig.rows(0, 5), ["M[5]=FA(0,3,+1)"]);
+    assert_eq!(rig.rows(1, 5), ["C[5]=WAIT(0,5)", "C[6]=FA(0,1,+5)"]);
+
+    let rig = successor(1);
+    let with = With { signal: Some(slot(2, 7)), counter: Some(counter(true)), ..With::default() };
+    rig.channel().put(&bytes(64), &with, &mut Looks(1)).unwrap();
+    assert_eq!(rig.rows(0, 0), ["M[0]=WRITE(40,2,1000,9,64)", "M[1]=FA(20,3,+7,16)"]);
+    assert_eq!(rig.rows(1, 0), ["C[0]=WAIT(0,0)", "C[1]=FA(0,1,+5,16)"], "it waits for the last WRITE");
+    let after = With { counter_after_signal: true, ..with };
+    rig.channel().put(&bytes(64), &after, &mut Looks(1)).unwrap();
+    assert_eq!(rig.rows(1, 2), ["C[2]=WAIT(0,3)", "C[3]=FA(0,1,+5,16)"], "unless it is asked to");
+    rig.channel().signal_counter(&slot(0, 1), &counter(true), &mut Looks(1)).unwrap();
+    assert_eq!(rig.rows(0, 4), ["M[4]=FA(0,3,+1,16,FENCE)"]);
+    assert_eq!(rig.rows(1, 4), ["C[4]=WAIT(0,4)", "C[5]=FA(0,1,+5,16)"]);
+}
+
+/// A5.
+#[test]
+fn a_put_with_a_counter_alone() {
+    let rig = successor(1);
+    let counter = Some(Addition { at: COUNTERS, value: 1, poisoned: true });
+    let with = With { counter, ..With::default() };
+    rig.channel().put(&bytes(64), &with, &mut Looks(1)).unwrap();
+    assert_eq!(rig.rows(0, 0), ["M[0]=WRITE(40,2,1000,9,64)"]);
+    assert_eq!(rig.rows(1, 0), ["C[0]=WAIT(0,0)", "C[1]=FA(0,1,+1,16)"]);
+    assert_eq!(rig.channel().put(&bytes(0), &with, &mut Looks(1)), Err(OpError::Empty));
+}
+
+/// Of a put that is too long for the queue some is posted, and the rest refused, as nothing is executed: a flush waits for what was.
+#[test]
+fn a_flush_covers_a_put_that_was_refused_in_the_middle() {
+    let rig = successor(2);
+    let channel = rig.channel();
+    let refused = channel.put(&bytes(9 * GIB), &With::default(), &mut Looks(3));
+    assert!(matches!(refused, Err(OpError::Refused(_))), "{refused:?}");
+    assert_eq!(rig.rows(0, 0).len(), 8, "as deep as the queue is");
+    assert_eq!(channel.pending(), 0b1);
+    assert_eq!(channel.flush(&mut Looks(3)), Err(WaitError::Timeout), "its source is still to be read");
+}
+
+/// Who finds queues by their numbers may take a lock for it: it is asked once for a companion, not for each put.
+#[test]
+fn a_companion_is_found_once() {
+    let rig = successor(1);
+    let asked = Cell::new(0);
+    let directory = |number: u32| {
+        asked.set(asked.get() + 1);
+        rig.queues.get(number as usize).cloned()
+    };
+    let lane = Lane::new(rig.queues[0].clone(), directory);
+    assert_eq!(asked.get(), 0, "nobody has counted yet");
+    let peer = Peer(lane);
+    for id in 0..3 {
+        peer.put_signal_counter_remote(&bytes(64), &bare(0, 1), &bare(id, 1), &mut Looks(1)).unwrap();
+    }
+    peer.clone().signal_counter_remote(&bare(0, 1), &bare(1, 1), &mut Looks(1)).unwrap();
+    assert_eq!(asked.get(), 1);
+}
+
+/// A counter that the last WRITE raises itself: one entry, and none of the companion's; where an entry cannot have it, the companion's.
+#[test]
+fn a_put_whose_entry_counts() {
+    let rig = successor(1);
+    let counter = |value| Some(Addition { at: COUNTERS, value, poisoned: true });
+    let with = With { counter: counter(5), counter_in_entry: true, ..With::default() };
+    let channel = rig.channel();
+    let put = channel.put(&bytes(64), &with, &mut Looks(1)).unwrap();
+    assert_eq!((put.write, put.last, rig.bell(0)), (put.last, put.last, 1));
+    channel.put(&bytes(GIB + 1), &With { signal: Some(slot(2, 7)), ..with }, &mut Looks(1)).unwrap();
+    channel.put_cooperative(&bytes(20), 3, &with, &mut Looks(1)).unwrap();
+    let rows = [
+        "M[0]=WRITE(40,2,1000,9,64),FA(0,1,+5,16)",
+        "M[1]=WRITE(40,2,1000,9,1073741824)",
+        "M[2]=WRITE(40000040,2,40001000,9,1),FA(0,1,+5,16)",
+        "M[3]=FA(20,3,+7,16)",
+        "M[4]=WRITE(40,2,1000,9,6)",
+        "M[5]=WRITE(46,2,1006,9,6)",
+        "M[6]=WRITE(4c,2,100c,9,8),FA(0,1,+5,16)",
+    ];
+    assert_eq!(rig.rows(0, 0), rows);
+    assert!(rig.rows(1, 0).is_empty());
+    let rig = successor(1);
+    let most = With { counter: counter(u64::from(u32::MAX)), ..with };
+    let others = [
+        With { counter: counter(1 << 32), ..with },
+        With { counter_after_signal: true, signal: Some(slot(2, 7)), ..with },
+    ];
+    for with in [&most].into_iter().chain(&others) {
+        rig.channel().put(&bytes(64), with, &mut Looks(1)).unwrap();
+    }
+    assert_eq!(rig.rows(0, 0).len(), 4);
+    let waits: Vec<_> = rig.rows(1, 0).into_iter().step_by(2).collect();
+    assert_eq!(waits, ["C[0]=WAIT(0,1)", "C[2]=WAIT(0,3)"]);
+    // A share that no entry has room for fails, and its counter is to hear of that.
+    let rig = successor(1);
+    rig.channel().put_cooperative(&bytes(5 * GIB), 2, &with, &mut Looks(1)).unwrap();
+    assert_eq!(rig.rows(1, 0)[0], "C[0]=WAIT(0,1)");
+    let (write, counter) = (common::write(0, 8), with.counter.unwrap());
+    assert!(counter.with(write).is_some());
+    assert_eq!(counter.with(Entry::new(Work::Nop)), None, "only a WRITE counts");
+    let unaligned = Addition { at: Remote { addr: 4, ..counter.at }, ..counter };
+    assert_eq!(unaligned.with(write), None);
+}
+
+/// A6, by both APIs.
+#[test]
+fn a_group_writes_together() {
+    for cooperative in [false, true] {
+        for (len, each, last) in [(100, 3, 7), (20, 0, 20), (32, 1, 1)] {
+            let rig = rig_of(1, 64, 0, POISONED, POISONED);
+            let bytes = bytes(len);
+            if cooperative {
+                let put = rig.channel().put_cooperative(&bytes, 32, &With::default(), &mut Looks(1)).unwrap();
+                assert_eq!(put.last.index, 31);
+            } else {
+                let ticket = Peer(rig.lanes[0].clone()).put_group(&bytes, 32, &mut Looks(1)).unwrap();
+                assert_eq!(ticket.index, 31);
+            }
+            assert_eq!(rig.bell(0), 32);
+            let rows = rig.rows(0, 0);
+            for (thread, found) in rows.iter().enumerate() {
+                let len = if thread == 31 { last } else { each };
+                let offset = thread as u64 * each;
+                let expected = match len {
+                    0 => format!("M[{thread}]=NOP"),
+                    len => format!("M[{thread}]=WRITE({:x},2,{:x},9,{len})", 0x40 + offset, 0x1000 + offset),
+                };
+                assert_eq!(*found, expected);
+            }
+            assert_eq!(rows.len(), 32);
+        }
+    }
+    let (_, peer) = original(0);
+    assert_eq!(peer.put_group(&bytes(9), 9, &mut Looks(1)), Err(OpError::Group(9)), "deeper than the queue");
+}
+
+/// A7, A8.
+#[test]
+fn a_fence_and_a_reset_of_the_original() {
+    let (rig, peer) = original(0);
+    let fenced = peer.fence(&mut Looks(1));
+    assert_eq!(fenced, Err(WaitError::Timeout.into()), "nobody executes here");
+    assert_eq!(rig.rows(0, 0), ["M[0]=NOP"]);
+    let rig = RefCell::new(rig);
+    let mut dice = Dice::new(3);
+    struct Beside<'r>(&'r RefCell<Rig>, &'r mut Dice);
+    impl trunkline_device_queue::Budget for Beside<'_> {
+        fn goes_on(&mut self) -> bool {
+            self.0.borrow_mut().step(self.1);
+            true
+        }
+    }
+    peer.reset_signal(&Words { at: SIGNALS }, 2, &mut Beside(&rig, &mut dice)).unwrap();
+    assert_eq!(rig.borrow().rows(0, 1), ["M[1]=NOP", "M[2]=WRITE(10,3,[0, 0, 0, 0, 0, 0, 0, 0])"]);
+}
+
+/// A10, A11: a place is free when its last entry has completed, and the lap is in the completion.
+#[test]
+fn the_ring_goes_round() {
+    let (mut rig, peer) = original(65_536 - 8);
+    let tickets: Vec<_> = (0..8).map(|_| peer.put(&bytes(8), &mut Looks(1)).unwrap()).collect();
+    let full = peer.put(&bytes(8), &mut Looks(1));
+    assert_eq!(full, Err(OpError::Refused(Refusal::Busy)), "nothing has completed");
+    rig.run(&mut Dice::new(0));
+    let ticket = peer.put(&bytes(8), &mut Looks(1)).unwrap();
+    assert_eq!(ticket.index, 65_536);
+    rig.run(&mut Dice::new(0));
+    let owner = |ticket: Ticket| {
+        let word = rig.queues[0].words().load(rig.queues[0].shape().completion(ticket.index), Acquire);
+        (word as u32, word >> 56)
+    };
+    assert_eq!(owner(tickets[1]), (65_529, 1), "the lap before");
+    assert_eq!(owner(ticket), (65_536, 0));
+}
+
+/// A12.
+#[test]
+fn an_error_in_the_middle() {
+    let (mut rig, peer) = original(0);
+    rig.window.fails.insert((0, 3), Status::Network);
+    let tickets: Vec<_> = (0..6).map(|_| peer.put(&bytes(8), &mut Looks(1)).unwrap()).collect();
+    rig.run(&mut Dice::new(5));
+    for ticket in tickets {
+        let result = peer.wait_local(ticket, &mut Looks(1));
+        assert_eq!(result.is_ok(), ticket.index <= 2, "{ticket:?}");
+        assert!(result.is_ok() || matches!(result, Err(WaitError::Failed(fault)) if fault.first_bad == 3));
+    }
+}
+
+/// A14: chunk `k` goes over lane `k mod 2` and raises the lane's own signal.
+#[test]
+fn lanes_with_signals_of_their_own() {
+    let rig = successor(2);
+    let channel = rig.channel();
+    let with = With { signal: Some(slot(0, 64)), signal_per_lane: true, ..With::default() };
+    for chunk in 0..4_u32 {
+        let put = channel.put(&bytes(64), &with, &mut Looks(1)).unwrap();
+        assert_eq!(put.lane, chunk % 2);
+    }
+    for (lane, signal) in [(0, "0"), (1, "80")] {
+        let rows = rig.rows(lane, 0);
+        let signals: Vec<_> = rows.iter().filter(|row| row.contains("FA")).collect();
+        assert_eq!(signals.len(), 2);
+        assert!(signals.iter().all(|row| row.contains(&format!("FA({signal},3,+64,16)"))), "{rows:?}");
+    }
+}
+
+/// A15, of the successor: puts on lanes 0, 1, 0; a flush waits for the last of each.
+#[test]
+fn a_flush_covers_all_lanes() {
+    let mut rig = successor(2);
+    let lanes = rig.lanes.clone();
+    let firsts = [0, 0];
+    let recorded = Recorded::create(heap(1024), 0, &firsts, planted()).unwrap();
+    let channel = Channel::new(&lanes, recorded, (heap(8), 0), planted()).unwrap();
+    let puts: Vec<Put> =
+        (0..3).map(|_| channel.put(&bytes(64), &With::default(), &mut Looks(1)).unwrap()).collect();
+    assert_eq!(channel.pending(), 0b11);
+    assert_eq!(channel.flush(&mut Looks(1)), Err(WaitError::Timeout));
+    rig.run(&mut Dice::new(9));
+    assert_eq!(channel.flush(&mut Looks(1)), Ok(()));
+    assert_eq!(channel.pending(), 0);
+    assert!(puts.iter().all(|put| channel.wait_local(put, &mut Looks(1)) == Ok(())));
+    let stale = Put { lane: 2, ..puts[0] };
+    assert_eq!(channel.wait_local(&stale, &mut Forever), Err(WaitError::Stale));
+}
+
+/// What both APIs may rely on, whatever the executor does; each world is looked at after every step.
+fn worlds(mut world: impl FnMut(Dice)) {
+    for seed in 0..400 {
+        world(Dice::new(seed));
+    }
+}
+
+/// Whether the words of a put are there; the executor writes the entry's index into each.
+fn is_there(rig: &Rig, len: u64, write: Ticket) -> bool {
+    is_there_at(rig, 0x40, len, write)
+}
+
+fn is_there_at(rig: &Rig, at: u64, len: u64, write: Ticket) -> bool {
+    (0..len / 8).all(|word| rig.window.data.load(at + word * 8, Acquire) == write.index | 1 << 40)
+}
+
+/// G1, original and successor: whoever sees the signal of a put sees its bytes.
+#[test]
+fn g1_the_bytes_are_there_before_their_signal() {
+    worlds(|mut dice| {
+        let (mut rig, peer) = original(dice.below(9));
+        let signal = peer.put_signal(&bytes(64), &bare(1, 1), &mut Looks(1)).unwrap();
+        let write = Ticket { index: signal.index.wrapping_sub(1), ..signal };
+        let raised = BARE.slot(1).unwrap();
+        while read_signal(&rig.window.signals, &raised) == 0 {
+            rig.step(&mut dice);
+        }
+        assert!(is_there(&rig, 64, write));
+        assert_eq!(wait_signal(&rig.window.signals, &raised, 1, &mut Looks(1)), Ok(1));
+    });
+    worlds(|mut dice| {
+        let mut rig = successor(1);
+        let with = With { signal: Some(slot(1, 1)), ..With::default() };
+        let put = rig.channel().put(&bytes(64), &with, &mut Looks(1)).unwrap();
+        while POISONED.slot(1).unwrap().read(&rig.window.signals) == 0 {
+            rig.step(&mut dice);
+        }
+        assert!(is_there(&rig, 64, put.write));
+    });
+}
+
+/// G2, successor (the original has no channels; its fence does the same for one queue): a signal after a flush covers what was put before, on all
+/// lanes.
+#[test]
+fn g2_a_signal_after_a_flush_covers_all_before() {
+    worlds(|mut dice| {
+        let mut rig = successor(2);
+        let lanes = rig.lanes.clone();
+        let recorded = Recorded::create(heap(1024), 0, &[0, 0], planted()).unwrap();
+        let channel = Channel::new(&lanes, recorded, (heap(8), 0), planted()).unwrap();
+        let put = [0, 64].map(|at| {
+            let to = Remote { addr: bytes(64).to.addr + at, ..bytes(64).to };
+            channel.put(&Bytes { to, ..bytes(64) }, &With::default(), &mut Looks(1)).unwrap()
+        });
+        while channel.flush(&mut Looks(1)).is_err() {
+            rig.step(&mut dice);
+        }
+        channel.signal(&slot(0, 1), &mut Looks(1)).unwrap();
+        while POISONED.slot(0).unwrap().read(&rig.window.signals) == 0 {
+            rig.step(&mut dice);
+        }
+        assert!((0..).zip(&put).all(|(nth, put)| is_there_at(&rig, 0x40 + 64 * nth, 64, put.write)));
+        assert!(put.iter().all(|put| channel.wait_local(put, &mut Looks(1)) == Ok(())));
+    });
+    worlds(|mut dice| {
+        let (mut rig, peer) = original(0);
+        let put = peer.put(&bytes(64), &mut Looks(1)).unwrap();
+        while peer.wait_local(put, &mut Looks(1)).is_err() {
+            rig.step(&mut dice);
+        }
+        peer.signal_remote(&bare(0, 1), &mut Looks(1)).unwrap();
+        while read_signal(&rig.window.signals, &BARE.slot(0).unwrap()) == 0 {
+            rig.step(&mut dice);
+        }
+        assert!(is_there(&rig, 64, put));
+    });
+}
+
+/// G3, original and successor: a counter says that the bytes of its put can be changed.
+#[test]
+fn g3_what_is_counted_is_not_read_any_more() {
+    let counter = |poisoned| Addition { at: COUNTERS, value: 1, poisoned };
+    worlds(|mut dice| {
+        let (mut rig, peer) = original(0);
+        peer.put_signal_counter_remote(&bytes(64), &bare(0, 1), &counter(false), &mut Looks(1)).unwrap();
+        while read_signal(&rig.window.counters, &BARE.slot(0).unwrap()) == 0 {
+            rig.step(&mut dice);
+        }
+        assert!(!rig.window.reads_up_to(0, 1));
+        assert_eq!(
+            read_signal(&rig.window.signals, &BARE.slot(0).unwrap()),
+            1,
+            "the original's waits for the signal"
+        );
+    });
+    worlds(|mut dice| {
+        let mut rig = successor(1);
+        let with = With { signal: Some(slot(0, 1)), counter: Some(counter(true)), ..With::default() };
+        let put = rig.channel().put(&bytes(64), &with, &mut Looks(1)).unwrap();
+        while POISONED.slot(0).unwrap().read(&rig.window.counters) == 0 {
+            rig.step(&mut dice);
+        }
+        assert!(!rig.window.reads_up_to(0, put.write.index));
+    });
+    worlds(|mut dice| {
+        let mut rig = successor(1);
+        let counter = Some(counter(true));
+        let with = With { signal: Some(slot(0, 1)), counter, counter_in_entry: true, ..With::default() };
+        let put = rig.channel().put(&bytes(64), &with, &mut Looks(1)).unwrap();
+        while POISONED.slot(0).unwrap().read(&rig.window.counters) == 0 {
+            rig.step(&mut dice);
+        }
+        assert!(!rig.window.reads_up_to(0, put.write.index));
+        assert_eq!(rig.queues[0].poll(put.write), Ok(Poll::Done));
+    });
+}
+
+/// G4, original and successor: a local wait says that the source can be changed, and nothing of when a GPU there sees the bytes.
+#[test]
+fn g4_what_has_completed_is_not_read_any_more() {
+    worlds(|mut dice| {
+        let (mut rig, peer) = original(0);
+        let put = peer.put(&bytes(64), &mut Looks(1)).unwrap();
+        while peer.wait_local(put, &mut Looks(1)).is_err() {
+            rig.step(&mut dice);
+        }
+        assert!(!rig.window.reads_up_to(0, put.index));
+    });
+    worlds(|mut dice| {
+        let mut rig = successor(1);
+        let put = rig.channel().put(&bytes(64), &With::default(), &mut Looks(1)).unwrap();
+        while rig.channel().wait_local(&put, &mut Looks(1)).is_err() {
+            rig.step(&mut dice);
+        }
+        assert!(!rig.window.reads_up_to(0, put.write.index));
+    });
+}
+
+/// G5, original and successor: signals of one queue are applied in order: the second is never seen before the first.
+#[test]
+fn g5_signals_of_a_queue_come_in_order() {
+    worlds(|mut dice| {
+        let (mut rig, peer) = original(0);
+        peer.signal_remote(&bare(0, 1), &mut Looks(1)).unwrap();
+        peer.signal_remote_with_fence(&bare(1, 1), &mut Looks(1)).unwrap();
+        peer.signal_remote(&bare(2, 1), &mut Looks(1)).unwrap();
+        in_order(&mut rig, &BARE, &mut dice);
+    });
+    worlds(|mut dice| {
+        let mut rig = successor(1);
+        for id in 0..3 {
+            rig.channel().signal(&slot(id, 1), &mut Looks(1)).unwrap();
+        }
+        in_order(&mut rig, &POISONED, &mut dice);
+    });
+}
+
+fn in_order(rig: &mut Rig, slots: &Slots, dice: &mut Dice) {
+    let mut seen = [0; 3];
+    while seen != [1; 3] {
+        rig.step(dice);
+        seen = [0, 1, 2].map(|id| slots.slot(id).unwrap().read(&rig.window.signals));
+        assert!(seen[0] >= seen[1] && seen[1] >= seen[2], "{seen:?}");
+    }
+}
+
+/// A failed put reaches every waiter of both APIs: the ticket, the counter, the signal there.
+#[test]
+fn a_failed_put_reaches_every_waiter() {
+    let counter = |poisoned| Addition { at: COUNTERS, value: 1, poisoned };
+    let ends = |memory: &HeapWords, slot: Slot, queue: u32| {
+        let result = slot.wait(memory, Condition::AtLeast(1), &mut Looks(1), planted());
+        assert!(matches!(result, Err(WaitError::Poisoned(poison)) if poison.queue == queue), "{result:?}");
+    };
+    worlds(|mut dice| {
+        let (mut rig, peer) = original(0);
+        rig.window.fails.insert((0, 0), Status::Access);
+        peer.put_signal_counter_remote(&bytes(64), &bare(1, 1), &counter(false), &mut Looks(1)).unwrap();
+        rig.run(&mut dice);
+        ends(&rig.window.signals, BARE.slot(1).unwrap(), 0);
+        ends(&rig.window.counters, BARE.slot(0).unwrap(), 1);
+        assert_eq!(rig.queues[0].fault().map(|fault| fault.status), Some(Status::Access));
+    });
+    worlds(|mut dice| {
+        let mut rig = successor(1);
+        rig.window.fails.insert((0, 0), Status::Access);
+        let with = With { signal: Some(slot(1, 1)), counter: Some(counter(true)), ..With::default() };
+        let put = rig.channel().put(&bytes(64), &with, &mut Looks(1)).unwrap();
+        rig.run(&mut dice);
+        ends(&rig.window.signals, POISONED.slot(1).unwrap(), 0);
+        ends(&rig.window.counters, POISONED.slot(0).unwrap(), 1);
+        assert!(matches!(rig.channel().wait_local(&put, &mut Looks(1)), Err(WaitError::Failed(_))));
+        assert!(rig.queues[0].poll(put.last) != Ok(Poll::Done));
+    });
+    // The one that fails, and one behind it; one of them may have ended well.
+    worlds(|mut dice| {
+        let mut rig = successor(1);
+        rig.window.fails.insert((0, dice.below(2)), Status::Access);
+        let counter = |id: u64| Some(Addition { at: Remote { addr: id * 16, ..COUNTERS }, ..counter(true) });
+        for id in [1, 2] {
+            let with = With { counter: counter(id), counter_in_entry: true, ..With::default() };
+            rig.channel().put(&bytes(64), &with, &mut Looks(1)).unwrap();
+        }
+        rig.run(&mut dice);
+        let bad = rig.queues[0].fault().unwrap().first_bad;
+        for id in bad..2 {
+            ends(&rig.window.counters, POISONED.slot(1 + id as u32).unwrap(), 0);
+        }
+        let first = POISONED.slot(1).unwrap().read(&rig.window.counters);
+        assert_eq!(first, bad, "what was before the failure is counted");
+    });
+}
+
+/// T14: a counter that eight lanes share is the sum of all.
+#[test]
+fn a_counter_may_be_shared() {
+    for counter_in_entry in [false, true] {
+        let mut rig = successor(8);
+        let counter = Some(Addition { at: COUNTERS, value: 3, poisoned: true });
+        let with = With { counter, counter_in_entry, ..With::default() };
+        let channel = rig.channel();
+        for _ in 0..16 {
+            channel.put(&bytes(8), &with, &mut Looks(1)).unwrap();
+        }
+        drop(channel);
+        rig.run(&mut Dice::new(4));
+        assert_eq!(POISONED.slot(0).unwrap().read(&rig.window.counters), 48);
+    }
+}

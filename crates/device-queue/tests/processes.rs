@@ -1,0 +1,161 @@
+//! A queue between two processes, as between a device and its host: memory that both have mapped, known by its address.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on stops")]
+
+mod common;
+
+use std::os::fd::{AsRawFd as _, BorrowedFd, OwnedFd, RawFd};
+use std::process::{Command, Stdio};
+use std::ptr::NonNull;
+use std::sync::atomic::AtomicU64;
+use std::time::{Duration, Instant};
+
+use rustix::fs::MemfdFlags;
+use rustix::mm::{MapFlags, ProtFlags};
+use trunkline_device_queue::{
+    BellPage, Budget, Condition, Drain, Job, Outcome, Poll, Port, Queue, Rules, Slot, WaitError, raw,
+};
+use trunkline_proto::wire::devq::{Aborted, Atomic, Entry, Shape, Status, Work};
+
+use common::{add, notify, planted};
+
+/// Where the child finds the memory.
+const DESCRIPTOR: &str = "TRUNKLINE_TEST_DEVQ";
+
+const BYTES: usize = 1 << 16;
+/// The page of doorbells, the queue, and a signal, by their offset.
+const QUEUE: usize = 4096;
+const SIGNAL: usize = 32_768;
+
+const POSTS: u32 = 2_000;
+
+/// Half a minute, and others go on between two looks.
+struct Patience(Instant);
+
+impl Budget for Patience {
+    fn goes_on(&mut self) -> bool {
+        std::thread::yield_now();
+        self.0.elapsed() < Duration::from_secs(30)
+    }
+}
+
+fn patience() -> Patience {
+    Patience(Instant::now())
+}
+
+/// Maps the memory for as long as the process lives.
+fn map(file: BorrowedFd<'_>) -> NonNull<u8> {
+    let (rights, shared) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
+    // SAFETY: where is the kernel's choice, and it is never unmapped.
+    let at = unsafe { rustix::mm::mmap(std::ptr::null_mut(), BYTES, rights, shared, file, 0) };
+    NonNull::new(at.unwrap().cast()).unwrap()
+}
+
+fn part(start: NonNull<u8>, from: usize, to: usize) -> &'static [AtomicU64] {
+    let start = start.map_addr(|at| at.checked_add(from).unwrap());
+    // SAFETY: within what was mapped for good; both processes use atomics alone.
+    unsafe { raw::words(start, to - from) }.unwrap()
+}
+
+/// The words of page, queue and signal.
+fn parts(file: BorrowedFd<'_>) -> [&'static [AtomicU64]; 3] {
+    let start = map(file);
+    [part(start, 0, QUEUE), part(start, QUEUE, SIGNAL), part(start, SIGNAL, BYTES)]
+}
+
+/// The one who posts; only with the variable, else it is nobody's child.
+#[test]
+fn child() {
+    let Ok(descriptor) = std::env::var(DESCRIPTOR) else { return };
+    let descriptor: RawFd = descriptor.parse().unwrap();
+    // SAFETY: the parent has left it open for this process.
+    let file = unsafe { BorrowedFd::borrow_raw(descriptor) };
+    let [bells, words, signal] = parts(file);
+    let page = BellPage::open(bells, planted()).unwrap();
+    let queue = Queue::open(words, &page, planted()).unwrap();
+    for number in 0..POSTS {
+        let ticket = queue.post(&[notify(number), add(0, 0, 1, true)], &mut patience()).unwrap();
+        if number % 16 == 0 {
+            assert_eq!(queue.wait(ticket, &mut patience()), Ok(()));
+            let completion = queue.completion(ticket).unwrap();
+            assert_eq!((completion.status, completion.value), (Status::Done, number.into()));
+        }
+    }
+    let until = Condition::AtLeast(POSTS.into());
+    let signalled = Slot::poisoned(0).wait(&signal, until, &mut patience(), planted());
+    assert_eq!(signalled, Ok(POSTS.into()));
+    // What comes now fails, and who waits for it hears of that in the other process.
+    let failed = queue.post(&[notify(u32::MAX), add(0, 0, 1, true)], &mut patience()).unwrap();
+    assert!(
+        matches!(queue.wait(failed, &mut patience()), Err(WaitError::Failed(fault)) if fault.reason == 11)
+    );
+    let until = Condition::AtLeast(u64::from(POSTS) + 1);
+    let poisoned = Slot::poisoned(0).wait(&signal, until, &mut patience(), planted());
+    assert!(matches!(poisoned, Err(WaitError::Poisoned(poison)) if poison.status == Status::PeerDead));
+    assert!(queue.abort(Aborted { status: Status::Other(1000), reason: 1 }));
+}
+
+/// Executes at once.
+struct Executor {
+    signal: &'static [AtomicU64],
+    next: u32,
+}
+
+impl Port for Executor {
+    fn begin(&mut self, _: u32, _: u64, job: &Job) -> Option<Outcome> {
+        let order = std::sync::atomic::Ordering::AcqRel;
+        Some(match job {
+            Job::Execute(Entry { work: Work::Notify { imm: u32::MAX, .. }, .. }) => {
+                Outcome::Failed { status: Status::PeerDead, reason: 11 }
+            }
+            Job::Execute(Entry { work: Work::Notify { imm, .. }, .. }) => {
+                assert_eq!(*imm, self.next);
+                self.next += 1;
+                Outcome::Done(0)
+            }
+            Job::Execute(Entry { work: Work::Atomic { at, change: Atomic::Add(value), .. }, .. }) => {
+                Outcome::Done(self.signal[at.addr as usize / 8].fetch_add(*value, order))
+            }
+            Job::Poison { at, poison, .. } => {
+                self.signal[at.addr as usize / 8 + 1]
+                    .store(poison.to_word(), std::sync::atomic::Ordering::Release);
+                Outcome::Done(0)
+            }
+            other => panic!("{other:?}"),
+        })
+    }
+}
+
+#[test]
+fn a_queue_between_two_processes() {
+    // Without CLOEXEC, so that the child has it.
+    let file: OwnedFd = rustix::fs::memfd_create("devq", MemfdFlags::empty()).unwrap();
+    rustix::fs::ftruncate(&file, BYTES as u64).unwrap();
+    let [bells, words, signal] = parts(std::os::fd::AsFd::as_fd(&file));
+    let page = BellPage::create(bells, 4, planted()).unwrap();
+    let shape = Shape::new(64, 3, 1, 2).unwrap().checked();
+    let queue = Queue::create(words, shape, u64::MAX - 100, &page, planted()).unwrap();
+    let mut drain = Drain::new(page, planted()).unwrap();
+    assert!(drain.add(queue.clone(), Rules { is_ordered: true, me: 0, window: 16 }).unwrap());
+    let mut child = Command::new(std::env::current_exe().unwrap());
+    child.args(["--exact", "child", "--nocapture"]).env(DESCRIPTOR, file.as_raw_fd().to_string());
+    let mut child = child.stdin(Stdio::null()).spawn().unwrap();
+    let mut port = Executor { signal, next: 0 };
+    let ended = loop {
+        if drain.pass(&mut port).begun == 0 {
+            std::thread::yield_now();
+        }
+        if let Some(ended) = child.try_wait().unwrap() {
+            break ended;
+        }
+    };
+    assert!(ended.success());
+    drain.pass(&mut port);
+    assert_eq!((port.next, queue.aborted().map(|why| why.status)), (POSTS, Some(Status::Other(1000))));
+    let last = trunkline_device_queue::Ticket {
+        queue: 3,
+        epoch: 1,
+        index: (u64::MAX - 100).wrapping_add(2 * u64::from(POSTS) - 1),
+    };
+    assert_eq!(queue.poll(last), Ok(Poll::Done));
+}

@@ -1,0 +1,310 @@
+//! The protocol with more threads and longer runs than every order can be tried of: random schedules of producers, a companion, waiters and the engine.
+//! A schedule that fails is printed, as shuttle replays it.
+//!
+//! 3,000 schedules, 100,000 with `TRUNKLINE_FULL`, or as many as `TRUNKLINE_SEEDS` says.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on stops")]
+
+mod common;
+#[path = "common/shuttled.rs"]
+mod shuttled;
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+use shuttle::rand::{Rng as _, thread_rng};
+use shuttle::thread;
+use trunkline_device_queue::channel::Channel;
+use trunkline_device_queue::{
+    Condition, Consumer, Drain, Forever, Job, Memory, Outcome, Poll, Port, Queue, Refusal, Rules, Slot, Step,
+    Ticket, WaitError,
+};
+use trunkline_proto::mutant::Mutant;
+use trunkline_proto::wire::devq::{Aborted, Atomic, Companion, Entry, Shape, Status, Work, at};
+
+use common::{add, is_full, notify, planted, wait};
+use shuttled::Words;
+
+const RULES: Rules = Rules { is_ordered: false, me: 0, window: 4 };
+
+fn schedules() -> usize {
+    let asked = std::env::var("TRUNKLINE_SEEDS").ok().and_then(|count| count.parse().ok());
+    asked.unwrap_or(if is_full() { 100_000 } else { 3_000 })
+}
+
+/// Runs a world by so many random schedules, two thirds of them by random choice and one third by few, well placed changes of
+/// thread; and so that none of them goes on for ever.
+fn check(world: impl Fn(Mutant) + Send + Sync + 'static) {
+    check_some(schedules(), world);
+}
+
+fn check_some(schedules: usize, world: impl Fn(Mutant) + Send + Sync + 'static) {
+    let mutant = planted();
+    let world = Arc::new(move || world(mutant));
+    let mut config = shuttle::Config::new();
+    config.stack_size = 64 << 10;
+    config.max_steps = shuttle::MaxSteps::FailAfter(200_000);
+    let by_chance = shuttle::scheduler::RandomScheduler::new(schedules * 2 / 3);
+    let chance = Arc::clone(&world);
+    shuttle::Runner::new(by_chance, config.clone()).run(move || chance());
+    let by_priority = shuttle::scheduler::PctScheduler::new(3, schedules / 3);
+    shuttle::Runner::new(by_priority, config).run(move || world());
+    println!("{schedules} schedules");
+}
+
+fn queue(
+    depth: u32,
+    number: u32,
+    first: u64,
+    page: &trunkline_device_queue::BellPage<Words>,
+    mutant: Mutant,
+) -> Queue<Words> {
+    let shape = Shape::new(depth, number, 0, number).unwrap();
+    Queue::create(shuttled::for_queue(&shape), shape, first, page, mutant).unwrap()
+}
+
+/// Producers that have left: the engine of a test goes on until all have.
+#[derive(Clone)]
+struct Leavers(Words, u64);
+
+impl Leavers {
+    fn new(producers: u64) -> Self {
+        Self(shuttled::shared(1), producers)
+    }
+
+    fn leave(&self) {
+        self.0.add(0, 1, Relaxed);
+    }
+
+    fn all(&self) -> bool {
+        self.0.load(0, Relaxed) == self.1
+    }
+}
+
+/// What one producer posts: six numbers or seven, one or two at a time, and now and then it takes places and leaves them. It waits for some.
+fn produce(queue: &Queue<Words>, producer: u32) {
+    let mut posted = 0;
+    while posted < 6 {
+        let count: u32 = thread_rng().gen_range(1..=2);
+        let mut reservation = queue.reserve_within(count, &mut Forever).unwrap();
+        if thread_rng().gen_range(0..4) == 0 {
+            reservation.cancel();
+            continue;
+        }
+        for _ in 0..count {
+            reservation.write(&notify(producer << 16 | posted)).unwrap();
+            posted += 1;
+        }
+        let ticket = reservation.publish_within(&mut Forever).ok().unwrap();
+        queue.submit(ticket.index.wrapping_add(1));
+        if thread_rng().gen_range(0..2) == 0 {
+            assert_eq!(queue.wait(ticket, &mut Forever), Ok(()));
+        }
+    }
+}
+
+/// Entries of several producers, some of whom leave: every one is executed once, in its producer's order, by a queue that wraps at 64 bits.
+#[test]
+fn producers_post_and_leave() {
+    check(|mutant| {
+        let page = shuttled::page(1, mutant);
+        let depth = [2, 4][thread_rng().gen_range(0..2)];
+        let first = [0, u64::MAX - 3][thread_rng().gen_range(0..2)];
+        let queue = queue(depth, 0, first, &page, mutant);
+        let leavers = Leavers::new(3);
+        let mut threads = Vec::new();
+        for producer in 0..3 {
+            let (queue, leavers) = (queue.clone(), leavers.clone());
+            threads.push(thread::spawn(move || {
+                produce(&queue, producer);
+                leavers.leave();
+            }));
+        }
+        let mut consumer = Consumer::new(&queue, RULES).unwrap();
+        let mut seen: Vec<u32> = Vec::new();
+        loop {
+            let is_last = leavers.all();
+            if page.take(0) != 0 {
+                consumer.look(page.look(0));
+            }
+            while let Step::Begin(index, Job::Execute(entry)) = consumer.next(&|_| None) {
+                if let Work::Notify { imm, .. } = entry.work {
+                    seen.push(imm);
+                }
+                assert!(consumer.end(index, Outcome::Done(0)));
+            }
+            assert_eq!(consumer.fault(), None);
+            if is_last {
+                break;
+            }
+            thread::yield_now();
+        }
+        threads.into_iter().for_each(|thread| thread.join().unwrap());
+        let words = [at::RESERVED, at::READY, at::SUBMITTED].map(|word| queue.words().load(word, Relaxed));
+        assert_eq!(words, [consumer.progress().completed; 3], "all that was reserved has completed");
+        for producer in 0..3 {
+            let own: Vec<_> =
+                seen.iter().filter(|imm| *imm >> 16 == producer).map(|imm| imm & 0xffff).collect();
+            assert!(own.iter().copied().eq(0..own.len() as u32) && own.len() >= 6, "{seen:?}");
+        }
+    });
+}
+
+/// Executes at once, and fails where it is told to.
+struct Instantly {
+    counters: Words,
+    fails_at: Option<u64>,
+}
+
+impl Port for Instantly {
+    fn begin(&mut self, queue: u32, index: u64, job: &Job) -> Option<Outcome> {
+        let order = std::sync::atomic::Ordering::AcqRel;
+        Some(match job {
+            Job::Poison { at, poison, .. } => {
+                self.counters.store(at.addr + 8, poison.to_word(), order);
+                Outcome::Done(0)
+            }
+            Job::Execute(_) if queue == 0 && self.fails_at.is_some_and(|at| at <= index) => {
+                Outcome::Failed { status: Status::Network, reason: 1 }
+            }
+            Job::Execute(Entry { work: Work::Atomic { at, change: Atomic::Add(value), .. }, .. }) => {
+                Outcome::Done(self.counters.add(at.addr, *value, order))
+            }
+            Job::Count { at, value, .. } => {
+                Outcome::Done(self.counters.add(at.addr, u64::from(*value), order))
+            }
+            Job::Execute(_) => Outcome::Done(0),
+        })
+    }
+}
+
+/// Two producers whose entries are counted by a companion that is made when it is first asked for; one of the entries may fail, or somebody
+/// may abort. Whoever waits, for a ticket, for the counter or for a flush, comes to an end, and to the same one.
+#[test]
+fn whoever_waits_comes_to_an_end() {
+    check(|mutant| {
+        let page = shuttled::page(2, mutant);
+        let queues = [queue(4, 0, 0, &page, mutant), queue(4, 1, u64::MAX - 1, &page, mutant)];
+        let counters = shuttled::shared(2);
+        let channel = Channel::create(shuttled::shared(2), 0, &[0], mutant).unwrap();
+        let trouble = thread_rng().gen_range(0..4);
+        let fails_at = (trouble == 0).then(|| thread_rng().gen_range(0..4));
+        let leavers = Leavers::new(2);
+        let mut threads = Vec::new();
+        for _ in 0..2 {
+            let (queues, counters, channel, leavers) =
+                (queues.clone(), Arc::clone(&counters), channel.clone(), leavers.clone());
+            threads.push(thread::spawn(move || {
+                let result = put_and_count(&queues, &counters, &channel, mutant, trouble);
+                leavers.leave();
+                result
+            }));
+        }
+        let mut drain = Drain::new(page, mutant).unwrap();
+        assert!(drain.add(queues[0].clone(), RULES).unwrap());
+        let mut port = Instantly { counters: Arc::clone(&counters), fails_at };
+        if trouble == 1 {
+            queues[0].abort(Aborted { status: Status::Aborted, reason: 3 });
+        }
+        while !leavers.all() {
+            drain.pass(&mut port);
+            if let Some(asked) = drain.asked() {
+                assert!(drain.add(queues[1].clone(), RULES).unwrap(), "the companion is made once");
+                drain.answer(asked, Companion::Queue(1));
+            }
+            thread::yield_now();
+        }
+        let good = threads
+            .into_iter()
+            .filter(|_| true)
+            .map(|thread| thread.join().unwrap())
+            .filter(|good| *good)
+            .count();
+        assert!(trouble < 2 || good == 2, "nothing failed");
+        let counted = Slot::poisoned(0).read(&counters);
+        assert!(counted <= 2 && (trouble < 2 || counted == 2), "{counted}");
+    });
+}
+
+/// One put, its count, and all the waits; whether everything went well.
+fn put_and_count(
+    queues: &[Queue<Words>; 2],
+    counters: &Words,
+    channel: &Channel<Words>,
+    mutant: Mutant,
+    trouble: u32,
+) -> bool {
+    let [main, companion] = queues;
+    let put = match main.post(&[notify(0), notify(1)], &mut Forever) {
+        Ok(put) => put,
+        Err(Refusal::Over(_)) => return false,
+        // Those before it gave up.
+        Err(Refusal::Busy) if trouble == 1 => return false,
+        Err(other) => panic!("{other}"),
+    };
+    assert!(channel.record(0, put));
+    match main.companion_within(&mut Forever) {
+        Ok(number) => assert_eq!(number, 1),
+        Err(WaitError::Failed(_) | WaitError::Aborted(_)) => return false,
+        Err(other) => panic!("{other}"),
+    }
+    let count = companion.post(&[wait(0, put.index), add(0, 0, 1, true)], &mut Forever);
+    // What has failed fails for all, and what has not, for nobody.
+    let by_ticket = main.wait(put, &mut Forever);
+    let by_counter = match count {
+        Ok(count) => {
+            let by_count = companion.wait(count, &mut Forever);
+            let slot = Slot::poisoned(0);
+            let until = Condition::AtLeast(if by_count.is_ok() { 1 } else { 2 });
+            assert_eq!(slot.wait(counters, until, &mut Forever, mutant).is_ok(), by_count.is_ok());
+            by_count
+        }
+        Err(Refusal::Over(error)) => Err(error),
+        Err(other) => panic!("{other}"),
+    };
+    if by_counter.is_ok() {
+        assert_eq!(main.poll(put), Ok(Poll::Done), "what is counted has completed");
+    }
+    let flushed = channel.flush(std::slice::from_ref(main), &mut Forever);
+    if flushed.is_ok() {
+        assert_eq!(main.poll(put), Ok(Poll::Done), "what is flushed has completed");
+    }
+    by_ticket.is_ok() && by_counter.is_ok() && flushed.is_ok()
+}
+
+/// A slot that begins anew while three others add to it: nothing is lost.
+#[test]
+fn a_slot_begins_anew() {
+    check(|mutant| {
+        let words = shuttled::shared(3);
+        let slot = Slot::poisoned(0).based(16);
+        let adders: Vec<_> = (0..3_u64)
+            .map(|_| {
+                let words = Arc::clone(&words);
+                thread::spawn(move || (0..3).for_each(|_| _ = words.add(0, 1, Relaxed)))
+            })
+            .collect();
+        let resetting = Arc::clone(&words);
+        let other = thread::spawn(move || slot.reset(&resetting, mutant).unwrap());
+        let mine = slot.reset(&words, mutant).unwrap() + slot.reset(&words, mutant).unwrap();
+        adders.into_iter().for_each(|adder| adder.join().unwrap());
+        assert_eq!(mine + other.join().unwrap() + slot.read(&words), 9);
+    });
+}
+
+/// Who took places and was gone before it published them, without leaving: everybody behind hears of that.
+#[test]
+fn a_hole_is_told() {
+    // Each of them tries a thousand times to get past the hole.
+    check_some(schedules() / 30, |mutant| {
+        let page = shuttled::page(1, mutant);
+        let queue = queue(4, 0, 0, &page, mutant);
+        std::mem::forget(queue.reserve(1).unwrap());
+        let behind = queue.clone();
+        let behind = thread::spawn(move || behind.reserve(1).map(drop));
+        let ticket = Ticket { queue: 0, epoch: 0, index: 1 };
+        let why = Aborted { status: Status::Abandoned, reason: 0 };
+        assert_eq!(queue.wait(ticket, &mut Forever), Err(WaitError::Aborted(why)));
+        assert_eq!(behind.join().unwrap(), Ok(()));
+    });
+}

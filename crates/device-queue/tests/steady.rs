@@ -1,0 +1,71 @@
+//! Once a queue is there, posting, executing and waiting allocate nothing. All of it is done by one thread, whose allocations are counted: what runs the
+//! tests may allocate meanwhile.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on stops")]
+
+mod common;
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+
+use trunkline_device_queue::{Addition, BellPage, Drain, Job, Looks, Outcome, Port, Queue, Rules, heap};
+use trunkline_proto::wire::devq::{Bells, Remote, Shape};
+
+use common::{add, notify, planted, wait, write};
+
+/// The system's allocator, counted.
+struct Counting;
+
+thread_local! {
+    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+// SAFETY: hands every call to the system's allocator as it came.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.set(ALLOCATIONS.get() + 1);
+        // SAFETY: as the caller vouches.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
+        // SAFETY: as the caller vouches.
+        unsafe { System.dealloc(at, layout) }
+    }
+}
+
+/// Executes at once.
+struct Nothing;
+
+impl Port for Nothing {
+    fn begin(&mut self, _: u32, _: u64, _: &Job) -> Option<Outcome> {
+        Some(Outcome::Done(0))
+    }
+}
+
+#[test]
+fn nothing_is_allocated_for_an_entry() {
+    let page = BellPage::create(heap(Bells::new(2).unwrap().bytes()), 2, planted()).unwrap();
+    let queues = [0, 1].map(|number| {
+        let shape = Shape::new(8, number, 0, number).unwrap();
+        Queue::create(heap(shape.bytes()), shape, 0, &page, planted()).unwrap()
+    });
+    let mut drain = Drain::new(page, planted()).unwrap();
+    for queue in &queues {
+        assert!(drain.add(queue.clone(), Rules { is_ordered: false, me: 0, window: 8 }).unwrap());
+    }
+    let counter = Addition { at: Remote { peer: 0, addr: 0, key: 1 }, value: 1, poisoned: true };
+    let counted = counter.with(write(0, 8)).unwrap();
+    let before = ALLOCATIONS.get();
+    for _ in 0..1_000 {
+        let put = queues[0].post(&[counted, add(1, 0, 1, true), notify(1)], &mut Looks(1)).unwrap();
+        let count = queues[1].post(&[wait(0, put.index), add(0, 0, 1, true)], &mut Looks(1)).unwrap();
+        while drain.pass(&mut Nothing).busy > 0 {}
+        assert_eq!(queues[0].wait(put, &mut Looks(1)), Ok(()));
+        assert_eq!(queues[1].wait(count, &mut Looks(1)), Ok(()));
+    }
+    assert_eq!(ALLOCATIONS.get() - before, 0);
+}

@@ -1,0 +1,108 @@
+//! A network for tests: hosts in network namespaces of one machine, joined by cables.
+//!
+//! Called by the tests of this crate, never by the product. Nothing here touches the machine's own network: all of it
+//! happens in namespaces that end with the test.
+//!
+//! ```no_run
+//! use std::process::Command;
+//! use std::time::Duration;
+//! use trunkline_integration::testbed::{self, Shape};
+//!
+//! // In a #[test] function; its name is taken from the closure, so the closure stands directly inside.
+//! testbed::run(|testbed| {
+//!     let (left, right) = (testbed.host("left"), testbed.host("right"));
+//!     let fast = testbed.veth(&left, &right);
+//!     let slow = testbed.relay(&left, &right, Shape { delay: Duration::from_millis(5), ..Shape::PLAIN });
+//!     let server = right.start(Command::new("some-server").arg(fast.end(&right).v4.to_string()));
+//!     left.run(|| { /* sockets opened here are the left host's */ });
+//!     slow.cut();
+//!     assert_eq!(slow.tally(&left).lost, 0);
+//!     drop(server); // kills it and all that it started
+//! });
+//! ```
+//!
+//! **What a host is.** Namespaces of its own for network, mounts and host name: `lo` is up, `/sys/class/net` shows its
+//! devices only, `/dev/shm` is empty, `gethostname` says the name it was given and
+//! `/proc/sys/kernel/random/boot_id` differs from the other hosts'. Processes have ids of one space, and files other
+//! than these are shared.
+//!
+//! **What a cable is.** Cable number `n`, counted from 0 in each test, is the device `railN` at both ends. The host
+//! named first has `10.77.n.1/24` and `fd77:0:0:n::1/64` on it, the second `10.77.n.2` and `fd77:0:0:n::2`; addresses
+//! are usable at once. [`Testbed::veth`] is a plain pair as fast as the kernel; [`Testbed::relay`] is two TUN devices
+//! and a thread between them that delays, loses, slows down or cuts as its [`Shape`] says, changed at any time.
+//!
+//! **Rights.** Root, or a user where the kernel lets users have namespaces. A test that cannot have its testbed is
+//! skipped with the reason ([`crate::skip`], fabric `hosts`).
+
+mod cable;
+mod host;
+mod line;
+mod relay;
+mod world;
+
+pub use cable::{Cable, Counters, End, Traffic};
+pub use host::{Host, Running};
+pub use line::{Line, Shape, Tally};
+pub use relay::Relay;
+pub use world::{run, run_within};
+
+/// Most hosts, and most cables, of one testbed.
+pub const MANY: usize = 100;
+
+/// What a test is given: the maker of hosts and cables.
+#[derive(Debug)]
+pub struct Testbed {
+    /// Largest packet on cables made from now on, in bytes; 1500 at first.
+    pub mtu: u16,
+    /// What relays made from now on draw losses and jitter from; each direction of each cable draws differently.
+    pub seed: u64,
+    hosts: usize,
+    cables: usize,
+}
+
+impl Testbed {
+    fn new() -> Self {
+        Self { mtu: 1500, seed: 1, hosts: 0, cables: 0 }
+    }
+
+    /// A host of this name (letters and digits), which lasts until its last clone and the last of its cables are
+    /// dropped.
+    ///
+    /// # Panics
+    /// When the kernel refuses, which [`run`] turns into a skip, and beyond [`MANY`] hosts.
+    pub fn host(&mut self, name: &str) -> Host {
+        self.hosts += 1;
+        assert!(self.hosts <= MANY, "at most {MANY} hosts");
+        Host::new(name, self.hosts)
+    }
+
+    /// A plain pair of virtual Ethernet devices, as fast as the kernel.
+    ///
+    /// # Panics
+    /// When the kernel refuses, which [`run`] turns into a skip, and beyond [`MANY`] cables.
+    pub fn veth(&mut self, near: &Host, far: &Host) -> Cable {
+        let number = self.next_cable();
+        Cable::veth(near, far, number, self.mtu)
+    }
+
+    /// Two TUN devices and a thread between them that treats packets of both directions as the shape says.
+    ///
+    /// # Panics
+    /// When the kernel refuses, which [`run`] turns into a skip, and beyond [`MANY`] cables.
+    pub fn relay(&mut self, near: &Host, far: &Host, shape: Shape) -> Relay {
+        let number = self.next_cable();
+        let seed = self.seed.wrapping_add(2 * number as u64);
+        Relay::new(near, far, number, self.mtu, [Line::new(shape, seed), Line::new(shape, seed ^ (1 << 63))])
+    }
+
+    fn next_cable(&mut self) -> usize {
+        assert!(self.cables < MANY, "at most {MANY} cables");
+        self.cables += 1;
+        self.cables - 1
+    }
+}
+
+/// Whether a planted bug is asked for; always not, unless planted bugs are compiled in.
+fn planted(name: &str) -> bool {
+    cfg!(feature = "mutants") && std::env::var_os("TRUNKLINE_MUTANT").is_some_and(|asked| asked == name)
+}

@@ -1,0 +1,129 @@
+//! Two cables, cut one after the other: as long as one of them is whole, the peer lives and messages arrive.
+
+use std::time::{Duration, Instant};
+
+use trunkline_integration::testbed::{self, Shape, Testbed};
+
+use super::rails::{File, Pair, during};
+use crate::run::Setting;
+use crate::sharing::is_full;
+
+/// Shortest time that a link may go unanswered.
+const RAIL_TIME: Duration = Duration::from_secs(1);
+/// The claim: from the second cut until messages arrive again, in nine of ten rounds.
+const CONTINUES: Duration = Duration::from_secs(2);
+/// In all of them: where the machine is busy, kernels wait longer before they send again, and a cut is noticed later.
+const CONTINUES_BUSY: Duration = Duration::from_secs(2 + 4);
+/// Time that is no part of it: a busy machine may take long to begin, and to notice the event that it waits for.
+const PATIENCE: Duration = Duration::from_secs(40);
+/// More than the bytes under way, and than control streams and new links take.
+const BYTES: u64 = 256 << 10;
+
+fn rounds() -> usize {
+    if is_full() { 100 } else { 10 }
+}
+
+/// Longest time of one test.
+fn limit(peer_time: Duration, gap: Duration) -> Duration {
+    PATIENCE + (2 * peer_time + gap + PATIENCE / 4) * rounds() as u32
+}
+
+/// Both cables are in use, and no queue grows.
+fn settle(setting: Setting, peer_time: Duration) -> Setting {
+    let setting = setting.env("TRUNKLINE_RAIL_TIME_MS", RAIL_TIME.as_millis());
+    let setting = setting.env("TRUNKLINE_PEER_TIME_MS", peer_time.as_millis());
+    setting.env("TEST_LENGTH", 64 << 10).env("TEST_WINDOW", 2).env("TEST_REST_US", 10_000)
+}
+
+/// Each round begins with one cable that both ends have given up. It is whole again, and the other one is cut after `gap`.
+fn second_cut(testbed: &mut Testbed, peer_time: Duration, gap: Duration) {
+    let pair = Pair::new(testbed, &[Shape::PLAIN; 2]);
+    let setting = pair.setting("a_stream_arrives_whole").env("TEST_WAYS", "both");
+    let setting = settle(setting, peer_time);
+    during(setting.within(limit(peer_time, gap)), |file| {
+        // Two connections of two links, with one control stream or two.
+        let wait = |count: u16| wait_for(file, count, peer_time);
+        wait(2);
+        pair.rails[0].cut();
+        let mut times = Vec::new();
+        for round in 0..rounds() {
+            let (back, away) = (round % 2, 1 - round % 2);
+            wait(1);
+            pair.rails[back].mend();
+            // Not to wait for anything: this time is varied.
+            std::thread::sleep(gap);
+            pair.rails[away].cut();
+            let cut = Instant::now();
+            pair.wait(&pair.left, back, BYTES, PATIENCE);
+            pair.wait(&pair.right, back, BYTES, PATIENCE);
+            times.push(cut.elapsed());
+        }
+        wait(1);
+        pair.rails.iter().for_each(|rail| rail.mend());
+        wait(2);
+        times.sort();
+        println!("figure: peer time {peer_time:?}, second cut after {gap:?}: goes on after {times:?}");
+        let (most, all) = (times[times.len() * 9 / 10 - 1], times[times.len() - 1]);
+        assert!(most <= CONTINUES && all <= CONTINUES_BUSY, "messages go on too long after the second cut");
+    });
+}
+
+/// Waits until so many cables carry, control streams and links.
+#[track_caller]
+fn wait_for(file: &File<'_>, cables: u16, peer_time: Duration) {
+    let what = format!("{cables} cables");
+    file.wait_until(&what, 2 * peer_time + PATIENCE, |carrying| {
+        carrying.has_connections(cables) && carrying.links == 2 * u32::from(cables)
+    });
+}
+
+/// Both cables are cut for so long that every link is found silent, and not for as long as the peer may be: the peer lives, and
+/// so do its connections, over whichever cable is whole first.
+#[test]
+fn a_while_without_any_cable_loses_no_connection() {
+    let (peer_time, dark) = (Duration::from_secs(10), 4 * RAIL_TIME);
+    testbed::run_within(2 * limit(peer_time, dark), |testbed| {
+        let pair = Pair::new(testbed, &[Shape::PLAIN; 2]);
+        let setting = pair.setting("a_stream_arrives_whole").env("TEST_WAYS", "both");
+        let setting = settle(setting, peer_time);
+        during(setting.within(limit(peer_time, dark)), |file| {
+            for round in 0..rounds().min(20) {
+                wait_for(file, 2, peer_time);
+                pair.rails.iter().for_each(|rail| rail.cut());
+                // As long as both are cut: this time is varied.
+                std::thread::sleep(dark);
+                let first = round % 2;
+                pair.rails[first].mend();
+                pair.wait(&pair.left, first, BYTES, PATIENCE);
+                pair.wait(&pair.right, first, BYTES, PATIENCE);
+                pair.rails[1 - first].mend();
+            }
+            wait_for(file, 2, peer_time);
+        });
+    });
+}
+
+macro_rules! second_cuts {
+    ($($name:ident: $peer_s:literal s, $gap_ms:literal ms;)*) => {
+        $(
+            #[test]
+            fn $name() {
+                let (peer_time, gap) = (Duration::from_secs($peer_s), Duration::from_millis($gap_ms));
+                testbed::run_within(2 * limit(peer_time, gap), |testbed| {
+                    second_cut(testbed, Duration::from_secs($peer_s), Duration::from_millis($gap_ms));
+                });
+            }
+        )*
+    };
+}
+
+second_cuts! {
+    a_second_cut_at_once_loses_no_peer_of_2_s: 2 s, 0 ms;
+    a_second_cut_after_100_ms_loses_no_peer_of_2_s: 2 s, 100 ms;
+    a_second_cut_after_1_s_loses_no_peer_of_2_s: 2 s, 1000 ms;
+    a_second_cut_after_3_s_loses_no_peer_of_2_s: 2 s, 3000 ms;
+    a_second_cut_at_once_loses_no_peer_of_10_s: 10 s, 0 ms;
+    a_second_cut_after_100_ms_loses_no_peer_of_10_s: 10 s, 100 ms;
+    a_second_cut_after_1_s_loses_no_peer_of_10_s: 10 s, 1000 ms;
+    a_second_cut_after_3_s_loses_no_peer_of_10_s: 10 s, 3000 ms;
+}

@@ -1,0 +1,49 @@
+//! What is tried when a NIC is found, over the enforcing provider: in a process whose environment says what that can do.
+
+use std::path::Path;
+
+use crate::net::{LINES, Net, logged};
+use crate::run::{Scene, Setting, scenario};
+
+scenarios! {
+    what_a_nic_cannot_do_is_one_line,
+}
+
+/// A scenario over `strict`; `None`, a counted skip, where there is no libfabric.
+fn over_strict(name: &'static str, folder: &Path) -> Option<Setting> {
+    let library = std::env::var_os(super::LIBRARY);
+    if let Err(missing) = trunkline_ofi::Library::open(library.as_deref()) {
+        trunkline_integration::skip("what is tried over ofi:strict", "ofi", &missing.to_string());
+        return None;
+    }
+    strict_fi::place_in(folder).unwrap();
+    let setting = scenario(name).env_os("FI_PROVIDER_PATH", folder.into()).env("FI_PROVIDER", "strict");
+    let setting = library.into_iter().fold(setting, |setting, at| setting.env_os(super::LIBRARY, at));
+    Some(setting.env("TRUNKLINE_FABRIC", "ofi:strict").env("FI_STRICT_ABORT", 1))
+}
+
+/// The line, as often as `TEST_LINES` says.
+fn what_a_nic_cannot_do_is_one_line(scene: Scene) {
+    let wanted: usize = std::env::var("TEST_LINES").unwrap().parse().unwrap();
+    let net = Net::start(scene.version);
+    assert!(net.devices() >= 1);
+    let line =
+        "cannot write with data (function not implemented (FI_ENOSYS)): long messages end with a record";
+    assert_eq!(logged(line), wanted, "{:?}", LINES.lock().unwrap());
+}
+
+#[test]
+fn writes_with_data_are_tried() {
+    let folder = tempfile::tempdir().unwrap();
+    let Some(setting) = over_strict("what_a_nic_cannot_do_is_one_line", folder.path()) else { return };
+    let of =
+        |data: u32, lines: u32| setting.clone().env("FI_STRICT_WRITEDATA", data).env("TEST_LINES", lines);
+    of(0, 1).alone();
+    of(0, 2).env("FI_STRICT_NICS", 2).alone();
+    of(0, 1).env("FI_STRICT_CQ_DATA", 4).alone();
+    // Whatever else it does, one that can is not told of.
+    of(1, 0).alone();
+    of(1, 0).env("FI_STRICT_CQ_DATA", 4).env("FI_STRICT_MR", "virt_addr,local").alone();
+    of(1, 0).env("FI_STRICT_EAGAIN", "0.9").env("FI_STRICT_REORDER", 1).env("FI_STRICT_DELAY", 2000).alone();
+    of(1, 0).env("FI_STRICT_PROGRESS", "auto").alone();
+}

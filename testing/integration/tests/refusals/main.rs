@@ -1,0 +1,76 @@
+//! Out of memory in calls of programs: an allocator that refuses the n-th large allocation, for every n, runs through the plugin's own calls,
+//! the store of a job, and a world with its messages, windows and device queues. No call aborts or panics: it returns an error or succeeds, all that
+//! it has taken is given back, and the next run succeeds. The fabrics and the engine are played in `crates/engine/tests/refusals`, whose
+//! allocator and trials these are. OpenSHMEM and NVSHMEM's transport are played in `crates/shmem` and `crates/nvshmem`. `TRUNKLINE_FULL=1` plays every n, else the first allocation of each size in each quick case.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on stops")]
+
+#[path = "../../../../crates/engine/tests/refusals/allocator.rs"]
+mod allocator;
+#[path = "../../../../crates/engine/tests/refusals/child.rs"]
+mod child;
+mod plugin;
+#[path = "../../../../crates/engine/tests/refusals/start.rs"]
+mod start;
+mod store;
+#[path = "../../../../crates/engine/tests/refusals/trials.rs"]
+mod trials;
+mod worlds;
+
+use start::with_software_nics;
+use trials::Case;
+
+#[global_allocator]
+static ALLOCATOR: allocator::Refusing = allocator::Refusing;
+
+const SUITES: &[(&str, &[Case])] = &[
+    ("the plugin", plugin::ALL),
+    ("the plugin over tcp", plugin::ALL),
+    ("the store", store::ALL),
+    ("a world", worlds::ALL),
+];
+
+/// How the tests start processes of their own: does nothing unless such a process asks.
+#[test]
+fn a_child_plays_its_trials() {
+    if start::asked().is_some() {
+        return with_software_nics("soft", || start::play(|| plugin::messages(512)));
+    }
+    let Some((suite, case)) = trials::asked() else { return };
+    let cases = SUITES.iter().find(|(name, _)| *name == suite);
+    let (_, cases) = cases.unwrap_or_else(|| panic!("no suite {suite}"));
+    let case = cases.iter().find(|(name, _)| *name == case).unwrap_or_else(|| panic!("no case {case}"));
+    let wire = if suite.ends_with("over tcp") { "soft:tcp" } else { "soft" };
+    with_software_nics(wire, || {
+        if suite.starts_with("the plugin") {
+            plugin::warm_up(start::large_left);
+        }
+        trials::play(case, trials::Refused::OneOfEachSize, trials::Small::Counted);
+    });
+}
+
+#[test]
+fn the_plugin_holds_without_memory() {
+    trials::all_hold("the plugin", plugin::ALL);
+}
+
+#[test]
+fn the_plugin_holds_over_tcp_without_memory() {
+    trials::all_hold("the plugin over tcp", plugin::ALL);
+}
+
+#[test]
+fn the_plugin_starts_or_says_why_not() {
+    let traces = std::env::temp_dir().join(format!("trunkline-refusals-{}", std::process::id()));
+    start::all_hold(&[("TRUNKLINE_TRACE", traces)]);
+}
+
+#[test]
+fn the_store_holds_without_memory() {
+    trials::all_hold("the store", store::ALL);
+}
+
+#[test]
+fn a_world_holds_without_memory() {
+    trials::all_hold("a world", worlds::ALL);
+}

@@ -1,0 +1,185 @@
+//! What a host is, and what becomes of its processes and devices.
+
+use std::collections::BTreeSet;
+use std::io::Read as _;
+use std::os::unix::fs::MetadataExt as _;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use trunkline_integration::testbed::{self, Host, Running, Shape};
+
+use crate::traffic::{LIMIT, connect, transfer};
+
+/// What a shell says on a host.
+fn shell(host: &Host, script: &str) -> String {
+    let output = host.output(Command::new("sh").args(["-c", script])).unwrap();
+    assert!(output.status.success(), "{output:?}");
+    String::from_utf8(output.stdout).unwrap().trim().to_owned()
+}
+
+/// Waits until something is so.
+fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let begun = Instant::now();
+    while !is_so() {
+        assert!(begun.elapsed() < LIMIT, "{what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn programs_on_two_hosts_see_two_machines() {
+    testbed::run(|testbed| {
+        let (left, right) = (testbed.host("left"), testbed.host("right"));
+        let _cable = testbed.veth(&left, &right);
+        for script in ["uname -n", "cat /proc/sys/kernel/random/boot_id", "readlink /proc/self/ns/net"] {
+            assert_ne!(shell(&left, script), shell(&right, script), "{script}");
+            assert_eq!(shell(&left, script), shell(&left, script), "{script}");
+        }
+        assert_eq!(shell(&left, "uname -n"), "left");
+        shell(&left, "echo here > /dev/shm/mine");
+        assert_eq!(shell(&left, "ls /dev/shm"), "mine");
+        assert_eq!(shell(&right, "ls /dev/shm"), "");
+        let third = testbed.host("third");
+        assert_eq!(shell(&third, "ls /sys/class/net"), "lo");
+        assert_eq!(shell(&left, "ls /sys/class/net"), "lo\nrail0");
+        // The test's own thread stays where it was.
+        assert_ne!(shell(&left, "uname -n"), own_name());
+    });
+}
+
+/// What the test's own thread is called after.
+fn own_name() -> String {
+    let output = Command::new("uname").arg("-n").output().unwrap();
+    String::from_utf8(output.stdout).unwrap().trim().to_owned()
+}
+
+#[test]
+fn the_loopback_of_a_host_is_up_and_its_own() {
+    testbed::run(|testbed| {
+        let (left, right) = (testbed.host("left"), testbed.host("right"));
+        for address in ["127.0.0.1".parse().unwrap(), "::1".parse().unwrap()] {
+            let (near, far) = connect(&left, &left, address);
+            let at = far.local_addr().unwrap();
+            transfer(&near, &far, 10_000);
+            assert!(right.run(|| std::net::TcpStream::connect(at)).is_err());
+        }
+    });
+}
+
+#[test]
+fn three_hosts_can_be_joined_in_a_row() {
+    testbed::run(|testbed| {
+        let hosts = ["a", "b", "c"].map(|name| testbed.host(name));
+        let [a, b, c] = &hosts;
+        let cables = [testbed.veth(a, b), testbed.veth(b, c)];
+        let (near, far) = connect(a, b, cables[0].end(b).v4.into());
+        transfer(&near, &far, 10_000);
+        let (near, far) = connect(b, c, cables[1].end(c).v6.into());
+        transfer(&near, &far, 10_000);
+        // Nobody forwards.
+        let beyond = std::net::SocketAddr::from((cables[1].end(c).v4, 9));
+        assert!(a.run(|| std::net::TcpStream::connect_timeout(&beyond, Duration::from_secs(1))).is_err());
+    });
+}
+
+#[test]
+fn a_process_and_what_it_started_end_with_its_handle() {
+    // The shell's child keeps the pipe open; only when both are dead does it end.
+    let mut command = Command::new("sh");
+    command.args(["-c", "sleep 40 & echo $!; wait"]).stdout(Stdio::piped());
+    let mut running = Running::start(&mut command).unwrap();
+    let mut output = running.child_mut().stdout.take().unwrap();
+    let mut first = [0];
+    output.read_exact(&mut first).unwrap();
+    assert_eq!(running.wait(Duration::from_millis(20)).unwrap(), None);
+    drop(running);
+    let reader = std::thread::spawn(move || output.read_to_end(&mut Vec::new()).unwrap());
+    let begun = Instant::now();
+    while !reader.is_finished() {
+        assert!(begun.elapsed() < Duration::from_secs(10), "a process outlives its handle");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn a_process_can_be_stopped_and_waited_for() {
+    testbed::run(|testbed| {
+        let host = testbed.host("host");
+        let mut running = host.start(Command::new("sleep").arg("1000")).unwrap();
+        running.signal(rustix::process::Signal::TERM).unwrap();
+        let status = running.wait(LIMIT).unwrap().unwrap();
+        assert!(!status.success());
+        let status = host.start(&mut Command::new("true")).unwrap().wait(LIMIT).unwrap().unwrap();
+        assert!(status.success());
+    });
+}
+
+/// All network namespaces that a thread of some process is in.
+fn namespaces_in_use() -> BTreeSet<u64> {
+    let mut all = BTreeSet::new();
+    for process in std::fs::read_dir("/proc").unwrap().flatten() {
+        for task in std::fs::read_dir(process.path().join("task")).into_iter().flatten().flatten() {
+            all.extend(std::fs::metadata(task.path().join("ns/net")).map(|data| data.ino()));
+        }
+    }
+    all
+}
+
+fn files_open() -> usize {
+    std::fs::read_dir("/proc/self/fd").unwrap().count()
+}
+
+fn threads() -> usize {
+    std::fs::read_dir("/proc/self/task").unwrap().count()
+}
+
+#[test]
+fn nothing_is_left_behind() {
+    testbed::run(|testbed| {
+        let before = (namespaces_in_use(), files_open(), threads());
+        let keeps = testbed.host("keeps");
+        for panics in [false, true] {
+            let using = |testbed: &mut testbed::Testbed| {
+                let goes = testbed.host("goes");
+                let plain = testbed.veth(&keeps, &goes);
+                let relay = testbed.relay(&goes, &keeps, Shape::PLAIN);
+                let running = goes.start(Command::new("sleep").arg("1000")).unwrap();
+                let inode = std::fs::metadata(format!("/proc/{}/ns/net", running.id())).unwrap().ino();
+                assert!(namespaces_in_use().contains(&inode));
+                let (near, far) = connect(&keeps, &goes, relay.end(&goes).v4.into());
+                transfer(&near, &far, 10_000);
+                assert_ne!(shell(&keeps, "ls /sys/class/net"), "lo");
+                assert!(!panics, "a panic on purpose; {:?}", plain.ends()[0].device);
+            };
+            let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| using(testbed)));
+            match done {
+                // Also what makes the test a skip.
+                Err(panic) if !panics => std::panic::resume_unwind(panic),
+                done => assert_eq!(done.is_err(), panics),
+            }
+            // The kernel takes namespaces and devices down in its own time.
+            until("devices are left", || shell(&keeps, "ls /sys/class/net") == "lo");
+            until("a namespace is left", || namespaces_in_use() == before.0);
+        }
+        drop(keeps);
+        until("files or threads are left", || (files_open(), threads()) == (before.1, before.2));
+        let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap();
+        assert!(!mounts.contains("boot_id"), "{mounts}");
+    });
+}
+
+#[test]
+fn a_host_lives_as_long_as_its_cables() {
+    testbed::run(|testbed| {
+        let keeps = testbed.host("keeps");
+        let goes = testbed.host("goes");
+        let cable = testbed.veth(&keeps, &goes);
+        let address = cable.end(&goes).v4;
+        drop(goes);
+        let goes = &cable.ends()[1].host;
+        let (near, far) = connect(&keeps, goes, address.into());
+        transfer(&near, &far, 10_000);
+        drop(cable);
+        until("devices are left", || shell(&keeps, "ls /sys/class/net") == "lo");
+    });
+}

@@ -1,0 +1,581 @@
+//! `cargo xtask budget`: what one message costs in instructions and in system calls, against tools/xtask/budget.toml.
+//!
+//! Called by people and by `./test`. Runs a small program that moves messages through the plugin's C table inside one
+//! process, under valgrind and under strace; two runs of different lengths differ by the messages alone. Before it
+//! believes either counter, it plants work and a system call that the counter must notice.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::num::NonZero;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::{Mutex, PoisonError};
+use std::thread;
+
+use anyhow::{Context as _, Result, bail};
+use comfy_table::Table;
+use serde::Deserialize;
+
+use crate::profile::Profile;
+use crate::report::{self, Findings};
+use crate::shell;
+use crate::workspace::Workspace;
+
+/// Where the limits stand, relative to the root.
+const LIMITS: &str = "tools/xtask/budget.toml";
+/// Percent above what is measured that `--update` allows.
+const HEADROOM: u64 = 5;
+/// Percent below a limit from which on keeping it would be a waste.
+const SLACK: u64 = 15;
+/// Percent that what is to cost the same may differ by.
+const ALIKE: u64 = 1;
+/// Orders of what is only looked up.
+const LOOKUPS: [&str; 5] = ["recent", "indexed", "share", "resolve", "quiet"];
+
+/// Orders that are calls of OpenSHMEM, by a program in C.
+const CALLS: &str = "shmem_";
+/// Its source, and where the header is that it includes.
+const CALLS_SOURCE: [&str; 2] = ["tools/xtask/src/calls.c", "crates/shmem/include"];
+/// OpenSHMEM's library.
+const OPENSHMEM: &str = "libtrunkline_shmem.so";
+
+/// Orders that the example `messages` of the engine knows.
+const MESSAGES: [&str; 1] = ["near"];
+/// Orders that its example `entries` knows: entries of device queues.
+const ENTRIES: &str = "device_";
+/// Calls for each message that count as none: what a longer run does besides, by the clock.
+const NO_CALLS: f64 = 0.05;
+/// The plugin's file, whose instructions alone are counted where a library of others does the rest.
+const PLUGIN: &str = "libtrunkline_nccl.so";
+/// Runs whose system calls are counted for one figure.
+const CALL_RUNS: u32 = 3;
+/// Figures that are taken where one is over its limit.
+const CALL_TRIES: u32 = 3;
+/// A run that takes longer hangs.
+const RUN_SECONDS: &str = "120";
+/// The same code in every C library call on every machine: callgrind sees which copy routine glibc chose.
+const TUNABLES: &str = "glibc.cpu.hwcaps=-AVX2_Usable,-AVX2,-AVX512F,-AVX512VL,-ERMS,-FSRM,-AVX_Fast_Unaligned_Load\
+                        :glibc.cpu.x86_non_temporal_threshold=0xc0000";
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Limits {
+    cycle: Vec<Cycle>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Cycle {
+    name: String,
+    order: String,
+    bytes: u64,
+    messages: u64,
+    #[serde(default)]
+    settings: BTreeMap<String, String>,
+    same_as: Option<String>,
+    eighth_of: Option<String>,
+    within: Option<String>,
+    instructions: u64,
+    system_calls: Option<u64>,
+}
+
+/// What one message was found to cost; `None` where the counter is missing or does not apply.
+#[derive(Debug, Default, Clone, Copy)]
+struct Cost {
+    instructions: Option<u64>,
+    system_calls: Option<f64>,
+}
+
+/// What was built.
+struct Built {
+    program: PathBuf,
+    /// What moves no messages and only looks exports up.
+    lookups: PathBuf,
+    /// Tagged messages inside one process.
+    messages: PathBuf,
+    /// Entries of device queues inside one process.
+    entries: PathBuf,
+    /// Calls of OpenSHMEM; none without a C compiler.
+    calls: Option<PathBuf>,
+    plugin: PathBuf,
+    /// A folder with a library that stands for libibverbs, whose devices are wired to each other inside a process; none
+    /// without a C compiler and its header.
+    devices: Option<PathBuf>,
+}
+
+/// The source of that library, and the versions of its symbols.
+const DEVICES: [&str; 2] =
+    ["testing/integration/tests/gpu/fake_verbs.c", "testing/integration/tests/gpu/fake_verbs.map"];
+
+type Counter = fn(&mut Command, &[String], &Cycle) -> Result<u64>;
+
+/// Counts and compares, or rewrites the limits; `false` when something is over its limit.
+///
+/// # Errors
+/// When the programs cannot be built, run or understood.
+pub(crate) fn run(workspace: &Workspace, update: bool) -> Result<bool> {
+    let path = workspace.root.join(LIMITS);
+    let text = std::fs::read_to_string(&path).with_context(|| format!("reading {LIMITS}"))?;
+    let limits: Limits = toml::from_str(&text).with_context(|| format!("parsing {LIMITS}"))?;
+    let built = build(workspace)?;
+    let mut findings = Findings::default();
+    let valgrind = usable("valgrind", "work", &built, &limits, instructions, &mut findings)?;
+    let strace = usable("strace", "syscall", &built, &limits, system_calls, &mut findings)?;
+    let wanted = limits.cycle.iter().map(|cycle| can_run(&built, cycle)).collect::<Vec<_>>();
+    let mut costs = vec![Cost::default(); limits.cycle.len()];
+    if valgrind {
+        count_instructions(&built, &limits, &wanted, &mut costs)?;
+    }
+    for ((cycle, wanted), cost) in limits.cycle.iter().zip(&wanted).zip(&mut costs) {
+        if let Some(limit) = cycle.system_calls.filter(|_| strace && *wanted) {
+            cost.system_calls = Some(fewest_calls(&built, cycle, limit)?);
+        }
+    }
+    if update && valgrind {
+        std::fs::write(&path, updated(&text, &costs)?).with_context(|| format!("writing {LIMITS}"))?;
+    } else {
+        limits.cycle.iter().zip(&costs).for_each(|(cycle, cost)| compare(cycle, *cost, &mut findings));
+        compare_alike(&limits, &costs, &mut findings)?;
+    }
+    println!("{}", table(&limits, &costs));
+    findings.print("budget");
+    let failed = findings.broken.len();
+    let counted =
+        costs.iter().map(|c| usize::from(c.instructions.is_some()) + usize::from(c.system_calls.is_some()));
+    report::print_result_line(counted.sum::<usize>().saturating_sub(failed), failed);
+    Ok(failed == 0)
+}
+
+/// Whether what the cycle needs is here; says what is missing.
+fn can_run(built: &Built, cycle: &Cycle) -> bool {
+    if wants_devices(cycle) && built.devices.is_none() {
+        return skipped(&cycle.name, "no C compiler, or no header of libibverbs");
+    }
+    if is_call(cycle) && built.calls.is_none() {
+        return skipped(&cycle.name, "no C compiler");
+    }
+    if !over_libfabric(cycle) {
+        return true;
+    }
+    match plain(built, cycle) {
+        Ok(()) => true,
+        Err(error) => skipped(&cycle.name, &format!("{error:#}")),
+    }
+}
+
+/// Instructions of all cycles, as many at once as there are processors: a count does not depend on who else runs.
+/// System calls do, and are counted one cycle after another.
+fn count_instructions(built: &Built, limits: &Limits, wanted: &[bool], costs: &mut [Cost]) -> Result<()> {
+    let pairs = limits.cycle.iter().zip(costs);
+    let wanted = pairs.zip(wanted).filter(|(_, wanted)| **wanted).map(|(pair, _)| pair);
+    let left: Mutex<Vec<(&Cycle, &mut Cost)>> = Mutex::new(wanted.collect());
+    let take = || left.lock().unwrap_or_else(PoisonError::into_inner).pop();
+    let work = || -> Result<()> {
+        while let Some((cycle, cost)) = take() {
+            let counter = if over_libfabric(cycle) { instructions_of_plugin } else { instructions };
+            cost.instructions = Some(per_message(built, cycle, "", counter)?.round() as u64);
+        }
+        Ok(())
+    };
+    let workers = thread::available_parallelism().map_or(1, NonZero::get);
+    thread::scope(|scope| {
+        let running: Vec<_> = (0..workers).map(|_| scope.spawn(work)).collect();
+        running.into_iter().try_for_each(|one| one.join().unwrap_or_else(|_| bail!("a worker panicked")))
+    })
+}
+
+/// The program and the plugin, optimized, for any processor.
+fn build(workspace: &Workspace) -> Result<Built> {
+    let packages = [
+        "-p",
+        "trunkline-nccl",
+        "-p",
+        "trunkline-nccl-host",
+        "-p",
+        "trunkline-proto",
+        "-p",
+        "trunkline-engine",
+        "-p",
+        "trunkline-shmem",
+    ];
+    let examples = ["cycle", "lookup", "messages", "entries"];
+    let begin = ["build", "--quiet", "--profile", "budget", "--lib"].into_iter();
+    let wanted = examples.iter().flat_map(|name| ["--example", name]);
+    let args: Vec<&str> = begin.chain(packages).chain(wanted).collect();
+    shell::cargo(&workspace.root, &args)?;
+    let dir = workspace.target.join("budget");
+    let plugin = dir.join(PLUGIN);
+    let [program, lookups, messages, entries] = examples.map(|name| dir.join("examples").join(name));
+    Ok(Built {
+        program,
+        lookups,
+        messages,
+        entries,
+        plugin,
+        calls: build_calls(&workspace.root, &dir),
+        devices: build_devices(&workspace.root, &dir.join("devices")),
+    })
+}
+
+/// The library that stands for libibverbs, in a folder of its own.
+fn build_devices(root: &Path, folder: &Path) -> Option<PathBuf> {
+    let library = "libibverbs.so.1";
+    std::fs::create_dir_all(folder).ok()?;
+    let mut cc = Command::new("cc");
+    cc.args(["-O2", "-shared", "-fPIC", "-o"]).arg(folder.join(library));
+    cc.arg(root.join(DEVICES[0])).arg(format!("-Wl,-soname,{library}"));
+    cc.arg(format!("-Wl,--version-script,{}", root.join(DEVICES[1]).display()));
+    shell::output(&mut cc).ok().map(|_| folder.to_owned())
+}
+
+/// The program that calls OpenSHMEM's functions.
+fn build_calls(root: &Path, dir: &Path) -> Option<PathBuf> {
+    let program = dir.join("calls");
+    let [source, headers] = CALLS_SOURCE.map(|path| root.join(path));
+    let mut cc = Command::new("cc");
+    cc.arg("-O2").arg("-I").arg(headers).arg(source).arg("-o").arg(&program).arg(dir.join(OPENSHMEM));
+    cc.arg(format!("-Wl,-rpath,{}", dir.display()));
+    shell::output(&mut cc).ok().map(|_| program)
+}
+
+/// Whether it is a call of OpenSHMEM.
+fn is_call(cycle: &Cycle) -> bool {
+    cycle.order.starts_with(CALLS)
+}
+
+/// Whether it goes over RDMA devices.
+fn wants_devices(cycle: &Cycle) -> bool {
+    cycle.settings.get("TRUNKLINE_FABRIC").is_some_and(|fabric| fabric == "verbs")
+}
+
+/// Whether it goes through libfabric.
+fn over_libfabric(cycle: &Cycle) -> bool {
+    cycle.settings.get("TRUNKLINE_FABRIC").is_some_and(|fabric| fabric.starts_with("ofi"))
+}
+
+/// Whether a counter is there and notices what is planted in the first cycle.
+fn usable(
+    tool: &str,
+    plant: &str,
+    built: &Built,
+    limits: &Limits,
+    counter: Counter,
+    findings: &mut Findings,
+) -> Result<bool> {
+    if shell::which(tool).is_none() {
+        return Ok(skipped(tool, "it is not installed"));
+    }
+    let Some(cycle) = limits.cycle.first() else { bail!("{LIMITS} names no cycle") };
+    let honest = match per_message(built, cycle, "", counter) {
+        Ok(honest) => honest,
+        // A container may forbid tracing; the program itself runs without.
+        Err(error) if tool == "strace" && plain(built, cycle).is_ok() => {
+            return Ok(skipped(tool, &format!("it cannot trace here: {error:#}")));
+        }
+        Err(error) => return Err(error),
+    };
+    let planted = per_message(built, cycle, plant, counter)?;
+    let noticed = planted >= honest * (1.0 + HEADROOM as f64 / 100.0) && planted > honest + 0.9;
+    if !noticed {
+        findings
+            .add(tool, format!("a planted {plant} was not noticed: {honest:.2} and {planted:.2} a message"));
+    }
+    println!("check budget {tool} notices a planted {plant} ... {}", if noticed { "ok" } else { "FAILED" });
+    Ok(true)
+}
+
+fn skipped(tool: &str, reason: &str) -> bool {
+    println!("SKIPPED budget {tool}: {reason}");
+    report::log_skip(&format!("budget {tool}"), reason);
+    false
+}
+
+/// What one message adds to a counter.
+fn per_message(built: &Built, cycle: &Cycle, plant: &str, counter: Counter) -> Result<f64> {
+    let count = |messages: u64| {
+        let program = match cycle.order.as_str() {
+            order if order.starts_with(CALLS) => built.calls.as_ref().unwrap_or(&built.program),
+            order if LOOKUPS.contains(&order) => &built.lookups,
+            order if MESSAGES.contains(&order) => &built.messages,
+            order if order.starts_with(ENTRIES) => &built.entries,
+            _ => &built.program,
+        };
+        let mut words = vec![program.display().to_string(), built.plugin.display().to_string()];
+        words.extend([cycle.order.clone(), cycle.bytes.to_string(), messages.to_string()]);
+        let mut command = Command::new("env");
+        for (name, value) in environment(cycle, plant) {
+            command.arg(format!("{name}={value}"));
+        }
+        if let Some(devices) = built.devices.as_ref().filter(|_| wants_devices(cycle)) {
+            // Their host has no GPU.
+            command.arg(format!("LD_LIBRARY_PATH={}", devices.display())).arg("FAKE_VERBS_DMABUF=0");
+        }
+        command.args(["timeout", RUN_SECONDS]);
+        counter(&mut command, &words, cycle)
+    };
+    let (short, long) = (count(cycle.messages)?, count(2 * cycle.messages)?);
+    Ok((long as f64 - short as f64).max(0.0) / cycle.messages as f64)
+}
+
+/// Shared memory, copies through the ring (what is measured at start would choose by the clock), and no eager messages
+/// where the direct way is meant; then what the cycle has set otherwise.
+fn environment<'a>(cycle: &'a Cycle, plant: &str) -> BTreeMap<&'a str, String> {
+    let eager = if cycle.order == "eager" { "4096" } else { "0" };
+    let usual = [
+        ("TRUNKLINE_FABRIC", "soft:shm"),
+        ("TRUNKLINE_SOFT_COPY", "staging"),
+        ("TRUNKLINE_EAGER_MAX", eager),
+        ("TRUNKLINE_PLANT", plant),
+        ("GLIBC_TUNABLES", TUNABLES),
+    ];
+    let own = cycle.settings.iter().map(|(name, value)| (name.as_str(), value.as_str()));
+    usual.into_iter().chain(own).map(|(name, value)| (name, value.to_owned())).collect()
+}
+
+fn plain(built: &Built, cycle: &Cycle) -> Result<()> {
+    per_message(built, cycle, "", |command, words, _| shell::output(command.args(words)).map(|_| 0)).map(drop)
+}
+
+/// Instructions of a whole run, or of what the cycle names of it, by callgrind.
+fn instructions(command: &mut Command, words: &[String], cycle: &Cycle) -> Result<u64> {
+    let log = tempfile::NamedTempFile::new().context("a temporary file")?;
+    let log_option = format!("--log-file={}", log.path().display());
+    command.args(["valgrind", "--tool=callgrind", "--callgrind-out-file=/dev/null", &log_option]);
+    // It stands in the program as a part of a longer name.
+    command.args(cycle.within.as_ref().map(|name| format!("--toggle-collect=*{name}*")));
+    shell::output(command.args(words))?;
+    let text = read(log.path())?;
+    collected(&text).with_context(|| format!("callgrind said no count: {text}"))
+}
+
+/// Those of the plugin itself, without the library below it.
+fn instructions_of_plugin(command: &mut Command, words: &[String], _: &Cycle) -> Result<u64> {
+    let out = tempfile::NamedTempFile::new().context("a temporary file")?;
+    let option = format!("--callgrind-out-file={}", out.path().display());
+    command.args(["valgrind", "--tool=callgrind", "--log-file=/dev/null", &option]);
+    shell::output(command.args(words))?;
+    Ok(Profile::parse(&read(out.path())?)?.of(PLUGIN))
+}
+
+/// The count in a line like `==17== Collected : 4711`.
+fn collected(text: &str) -> Option<u64> {
+    let line = text.lines().find(|line| line.contains("Collected :"))?;
+    line.rsplit(':').next()?.trim().parse().ok()
+}
+
+/// System calls of a whole run, of all its threads: the fewest of some runs, because setting up waits for the clock, and
+/// that only adds to them.
+fn system_calls(command: &mut Command, words: &[String], _: &Cycle) -> Result<u64> {
+    let log = tempfile::NamedTempFile::new().context("a temporary file")?;
+    let out = log.path().display().to_string();
+    command.args(["strace", "-f", "-c", "-o", &out]).args(words);
+    let mut fewest = u64::MAX;
+    for _ in 0..CALL_RUNS {
+        shell::output(command)?;
+        let text = read(log.path())?;
+        let found = total(&text).with_context(|| format!("strace said no total: {text}"))?;
+        fewest = fewest.min(found);
+    }
+    Ok(fewest)
+}
+
+/// System calls of one message. What is over the limit is counted again: a call that each message makes is there each time, and one that
+/// was made by the clock is not.
+fn fewest_calls(built: &Built, cycle: &Cycle, limit: u64) -> Result<f64> {
+    let mut fewest = f64::INFINITY;
+    for _ in 0..CALL_TRIES {
+        fewest = fewest.min(per_message(built, cycle, "", system_calls)?);
+        if fewest <= limit as f64 + NO_CALLS {
+            break;
+        }
+    }
+    Ok(fewest)
+}
+
+/// The calls in the last line of strace's table: time, seconds, microseconds a call, calls, perhaps errors, `total`.
+fn total(text: &str) -> Option<u64> {
+    let line = text.lines().rev().find(|line| line.trim_end().ends_with(" total"))?;
+    line.split_whitespace().nth(3)?.parse().ok()
+}
+
+fn read(path: &Path) -> Result<String> {
+    std::fs::read_to_string(path).context("reading back a log")
+}
+
+fn compare(cycle: &Cycle, cost: Cost, findings: &mut Findings) {
+    let mut check = |what: &str, found: f64, limit: u64, allowed: f64| {
+        let within = found <= limit as f64 + allowed;
+        println!("check budget {} {what} ... {}", cycle.name, if within { "ok" } else { "FAILED" });
+        if !within {
+            findings.add(&cycle.name, format!("{found:.2} {what} a message, the limit is {limit}"));
+        }
+    };
+    if let Some(found) = cost.instructions {
+        check("instructions", found as f64, cycle.instructions, 0.0);
+    }
+    if let (Some(found), Some(limit)) = (cost.system_calls, cycle.system_calls) {
+        check("system calls", found, limit, NO_CALLS);
+    }
+    if cost.instructions.is_some_and(|found| found * 100 < cycle.instructions * (100 - SLACK)) {
+        findings.note(format!("{}: far below its limit; --update keeps the gain", cycle.name));
+    }
+}
+
+/// Compares those whose cost is to stand to another one's as they say.
+fn compare_alike(limits: &Limits, costs: &[Cost], findings: &mut Findings) -> Result<()> {
+    for (cycle, cost) in limits.cycle.iter().zip(costs) {
+        let wanted = [(&cycle.same_as, Likeness::Same), (&cycle.eighth_of, Likeness::Eighth)];
+        for (name, likeness) in wanted.into_iter().filter_map(|(name, how)| Some((name.as_ref()?, how))) {
+            let other = limits.cycle.iter().zip(costs).find(|(other, _)| other.name == *name);
+            let other = other.with_context(|| format!("{LIMITS}: {} is like no row", cycle.name))?.1;
+            let (Some(one), Some(other)) = (cost.instructions, other.instructions) else { continue };
+            let holds = likeness.holds(one, other);
+            println!(
+                "check budget {} {likeness} {name} ... {}",
+                cycle.name,
+                if holds { "ok" } else { "FAILED" }
+            );
+            if !holds {
+                findings.add(&cycle.name, format!("{one} instructions a message, {name} takes {other}"));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// How the cost of one stands to another's.
+#[derive(Clone, Copy)]
+enum Likeness {
+    Same,
+    Eighth,
+}
+
+impl Likeness {
+    const fn holds(self, one: u64, other: u64) -> bool {
+        match self {
+            Self::Same => one.abs_diff(other) * 100 <= other * ALIKE,
+            Self::Eighth => one * 8 <= other,
+        }
+    }
+}
+
+impl std::fmt::Display for Likeness {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Same => "as",
+            Self::Eighth => "at most an eighth of",
+        })
+    }
+}
+
+/// The file with new limits, everything else as it was.
+fn updated(text: &str, costs: &[Cost]) -> Result<String> {
+    let mut out = String::new();
+    let mut costs = costs.iter();
+    for line in text.lines() {
+        if line.starts_with("instructions = ") {
+            let found = costs.next().and_then(|cost| cost.instructions).context("more limits than cycles")?;
+            writeln!(out, "instructions = {}", found + found * HEADROOM / 100)?;
+        } else {
+            writeln!(out, "{line}")?;
+        }
+    }
+    Ok(out)
+}
+
+fn table(limits: &Limits, costs: &[Cost]) -> Table {
+    let mut table = Table::new();
+    table.set_header(["message", "instructions", "limit", "system calls", "limit"]);
+    let or_dash = |value: Option<String>| value.unwrap_or_else(|| "-".into());
+    for (cycle, cost) in limits.cycle.iter().zip(costs) {
+        table.add_row([
+            cycle.name.clone(),
+            or_dash(cost.instructions.map(|n| n.to_string())),
+            cycle.instructions.to_string(),
+            or_dash(cost.system_calls.map(|n| format!("{n:.3}"))),
+            or_dash(cycle.system_calls.map(|n| n.to_string())),
+        ]);
+    }
+    table
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cycle() -> Cycle {
+        toml::from_str(
+            "name = 'a'\norder = 'eager'\nbytes = 8\nmessages = 10\ninstructions = 1000\nsystem_calls = 0",
+        )
+        .unwrap()
+    }
+
+    #[test]
+    fn counts_are_read_from_what_the_tools_say() {
+        assert_eq!(collected("==1== Events : Ir\n==1== Collected : 4711\n"), Some(4711));
+        let strace = "% time     seconds  usecs/call     calls    errors syscall\n\
+                      100.00    0.000000           0         3         1 read\n\
+                      100.00    0.001000           1        45         6 total\n";
+        assert_eq!((total(strace), total("nothing")), (Some(45), None));
+    }
+
+    #[test]
+    fn a_cycle_changes_what_is_usual() {
+        let cycle: Cycle = toml::from_str(
+            "name = 'a'\norder = 'direct'\nbytes = 8\nmessages = 10\ninstructions = 1\n\
+             settings = { TRUNKLINE_FABRIC = 'soft:tcp', TRUNKLINE_MATCH = 'nic' }",
+        )
+        .unwrap();
+        let set = environment(&cycle, "work");
+        let of = |name: &str| set.get(name).map(String::as_str);
+        assert_eq!((of("TRUNKLINE_FABRIC"), of("TRUNKLINE_MATCH")), (Some("soft:tcp"), Some("nic")));
+        assert_eq!((of("TRUNKLINE_EAGER_MAX"), of("TRUNKLINE_PLANT")), (Some("0"), Some("work")));
+    }
+
+    #[test]
+    fn what_is_over_its_limit_is_found() {
+        let found = |instructions, system_calls| {
+            let mut findings = Findings::default();
+            compare(&cycle(), Cost { instructions, system_calls }, &mut findings);
+            (findings.broken.len(), findings.notes.len())
+        };
+        assert_eq!(found(Some(1000), Some(0.01)), (0, 0));
+        assert_eq!(found(Some(1001), Some(1.0)), (2, 0));
+        assert_eq!(found(Some(500), None), (0, 1));
+        assert_eq!(found(None, None), (0, 0));
+    }
+
+    #[test]
+    fn what_does_not_cost_the_same_is_found() {
+        let like = |name: &str| Cycle { name: "b".into(), same_as: Some(name.into()), ..cycle() };
+        let found = |name, two| {
+            let mut findings = Findings::default();
+            let cost = |instructions| Cost { instructions: Some(instructions), system_calls: None };
+            let limits = Limits { cycle: vec![cycle(), like(name)] };
+            compare_alike(&limits, &[cost(1000), cost(two)], &mut findings).map(|()| findings.broken.len())
+        };
+        let counts = [990, 1010, 989, 1011].map(|two| found("a", two).unwrap());
+        assert_eq!(counts, [0, 0, 1, 1]);
+        assert!(found("c", 1000).is_err());
+    }
+
+    #[test]
+    fn what_takes_more_than_an_eighth_is_found() {
+        let part = Cycle { name: "b".into(), eighth_of: Some("a".into()), ..cycle() };
+        let limits = Limits { cycle: vec![cycle(), part] };
+        let found = |part| {
+            let cost = |instructions| Cost { instructions: Some(instructions), system_calls: None };
+            let mut findings = Findings::default();
+            compare_alike(&limits, &[cost(1000), cost(part)], &mut findings).map(|()| findings.broken.len())
+        };
+        assert_eq!([1, 125, 126].map(|part| found(part).unwrap()), [0, 0, 1]);
+    }
+
+    #[test]
+    fn an_update_changes_the_limits_only() {
+        let cost = Cost { instructions: Some(200), system_calls: None };
+        let text = "# head\ninstructions = 7\nbytes = 8\n";
+        assert_eq!(updated(text, &[cost]).unwrap(), "# head\ninstructions = 210\nbytes = 8\n");
+        assert!(updated(text, &[]).is_err());
+    }
+}

@@ -1,0 +1,268 @@
+//! `cargo xtask compare-shmem`: our OpenSHMEM against Open MPI's and, if it is there, Sandia's, by one program that all compile, in turns.
+//!
+//! Called by people. What is measured stands in shmem.c; the others are Debian's (packages libopenmpi-dev and openmpi-bin) and one that somebody
+//! has built, and nothing of them is part of the repository.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context as _, Result, bail};
+
+use super::stats::{Better, Pairs};
+use super::{DOCUMENT, machine, today, write_between};
+use crate::workspace::Workspace;
+use crate::{dist, shell};
+
+const MARKS: [&str; 2] = ["<!-- compare-shmem:begin -->", "<!-- compare-shmem:end -->"];
+/// Our library.
+const OURS: &str = "libtrunkline_shmem.so";
+/// Open MPI's, on the path.
+const THEIRS: &str = "oshcc";
+/// What starts Sandia's programs: it has no launcher of its own.
+const HYDRA: &str = "mpiexec.hydra";
+
+/// What `cargo xtask compare-shmem` is told.
+#[derive(clap::Args, Debug)]
+pub(crate) struct Options {
+    /// How often each is run.
+    #[arg(long, default_value_t = 9)]
+    pairs: usize,
+    /// Writes the figures into docs/performance.md.
+    #[arg(long)]
+    write: bool,
+    /// Where Sandia OpenSHMEM is installed, if it is to be measured, too: built with `--enable-pmi-simple --enable-ofi-mr=basic
+    /// --enable-hard-polling`; it is started by MPICH's hydra.
+    #[arg(long, value_name = "PREFIX")]
+    sandia: Option<PathBuf>,
+}
+
+/// Another library.
+struct Peer {
+    name: &'static str,
+    compiler: PathBuf,
+    /// The launcher's words before the number of PEs.
+    launcher: &'static [&'static str],
+    ends: Ends,
+    /// The ways that it is measured in, by its side of them.
+    ways: &'static [Way],
+}
+
+/// One way in which both are run.
+struct Way {
+    title: &'static str,
+    pes: usize,
+    ours: &'static [(&'static str, &'static str)],
+    theirs: &'static [(&'static str, &'static str)],
+    /// Only what these names begin with; all if there are none.
+    only: &'static [&'static str],
+    /// What a ratio is to reach, by the beginning of a name.
+    goals: &'static [(&'static str, f64)],
+}
+
+const SHARED: &[(&str, f64)] = &[
+    ("put+quiet", 1.0),
+    ("get,", 1.0),
+    ("fetch-add", 0.3),
+    ("ping-pong", 0.6),
+    ("put stream", 0.95),
+    ("get stream", 0.95),
+    ("barrier", 1.0),
+    ("sum", 1.0),
+];
+const TCP: &[(&str, f64)] = &[("get,", 1.0), ("fetch-add", 0.85), ("put stream", 3.0), ("get stream", 3.0)];
+const POINT: &[&str] = &["put", "get", "fetch-add", "ping-pong"];
+const OVER_TCP: &[(&str, &str)] = &[("UCX_TLS", "tcp,self")];
+
+const BY_RXM: &[(&str, &str)] = &[("SHMEM_OFI_PROVIDER", "tcp;ofi_rxm")];
+const ALONE: &[(&str, f64)] = &[("barrier", 1.0), ("sum", 1.0)];
+
+const OPEN_MPI_WAYS: [Way; 4] = [
+    Way { title: "one host, 2 PEs", pes: 2, ours: &[], theirs: &[], only: &[], goals: SHARED },
+    Way {
+        title: "one host, 4 PEs",
+        pes: 4,
+        ours: &[],
+        theirs: &[],
+        only: &["barrier", "sum"],
+        goals: SHARED,
+    },
+    Way {
+        title: "soft:tcp, 2 PEs",
+        pes: 2,
+        ours: &[("TRUNKLINE_SHARED_HEAP", "off"), ("TRUNKLINE_FABRIC", "soft:tcp")],
+        theirs: OVER_TCP,
+        only: POINT,
+        goals: TCP,
+    },
+    Way {
+        title: "ofi:tcp, 2 PEs",
+        pes: 2,
+        ours: &[("TRUNKLINE_SHARED_HEAP", "off"), ("TRUNKLINE_FABRIC", "ofi:tcp")],
+        theirs: OVER_TCP,
+        only: POINT,
+        goals: &[("get,", 1.0), ("put stream", 3.0), ("get stream", 3.0)],
+    },
+];
+
+/// Over TCP, where both have everything go over the network.
+const SANDIA_WAYS: [Way; 2] = [
+    Way {
+        title: "soft:tcp, 2 PEs",
+        pes: 2,
+        ours: &[("TRUNKLINE_SHARED_HEAP", "off"), ("TRUNKLINE_FABRIC", "soft:tcp")],
+        theirs: BY_RXM,
+        only: &[],
+        goals: ALONE,
+    },
+    Way {
+        title: "ofi:tcp, 2 PEs",
+        pes: 2,
+        ours: &[("TRUNKLINE_SHARED_HEAP", "off"), ("TRUNKLINE_FABRIC", "ofi:tcp")],
+        theirs: BY_RXM,
+        only: &[],
+        goals: ALONE,
+    },
+];
+
+fn peers(options: &Options) -> Vec<Peer> {
+    let open_mpi = Peer {
+        name: "Open MPI",
+        compiler: THEIRS.into(),
+        launcher: &["oshrun", "--oversubscribe", "-np"],
+        ends: Ends::Anyhow,
+        ways: &OPEN_MPI_WAYS,
+    };
+    let sandia = options.sandia.as_ref().map(|prefix| Peer {
+        name: "Sandia",
+        compiler: prefix.join("bin/oshcc"),
+        launcher: &[HYDRA, "-n"],
+        ends: Ends::Anyhow,
+        ways: &SANDIA_WAYS,
+    });
+    std::iter::once(open_mpi).chain(sandia).collect()
+}
+
+/// Measures, prints, and writes if it is to.
+///
+/// # Errors
+/// When a program does not compile, run or print what it should.
+pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<()> {
+    if shell::which(THEIRS).is_none() {
+        println!(
+            "SKIPPED compare-shmem: {THEIRS} is not installed (packages libopenmpi-dev and openmpi-bin)"
+        );
+        return Ok(());
+    }
+    let built =
+        dist::build_shipped(workspace, &["--package", "trunkline-cli", "--package", "trunkline-shmem"])?;
+    let folder = tempfile::tempdir().context("a folder for programs")?;
+    let source = workspace.root.join("tools/xtask/src/compare/shmem.c");
+    let compile = |compiler: &Path, name: &str| -> Result<PathBuf> {
+        let out = folder.path().join(name);
+        shell::output(Command::new(compiler).arg("-O2").arg(&source).arg("-o").arg(&out))?;
+        Ok(out)
+    };
+    let ours = compile(&built.join("oshcc"), "ours")?;
+    shell::check_loads(&ours, &workspace.target, OURS, &built)?;
+    let mut text = format!(
+        "{} on {}, {} pairs a row, medians (smallest to largest):\n",
+        machine(),
+        today()?,
+        options.pairs
+    );
+    println!("{text}");
+    for peer in peers(options) {
+        // Open MPI finds its static variables by the file's name, which then may have no space.
+        let theirs = compile(&peer.compiler, &peer.name.replace(' ', "-"))?;
+        for way in peer.ways {
+            let mut pairs: BTreeMap<String, Pairs> = BTreeMap::new();
+            for at in 0..options.pairs {
+                eprintln!("compare-shmem: {}, {}, {} of {} ...", peer.name, way.title, at + 1, options.pairs);
+                let pes = way.pes.to_string();
+                let mut command = shell::outside(built.join("oshrun"), &workspace.target);
+                let mine = command.args(["-n", &pes]).arg(&ours).envs(way.ours.iter().copied());
+                let mine = figures(mine, Ends::Well)?;
+                let other = figures(&mut theirs_by(&peer, way, &theirs), peer.ends)?;
+                for (name, value) in mine {
+                    let theirs = *other.get(&name).with_context(|| format!("{name}: only ours has it"))?;
+                    pairs.entry(name).or_default().push(value, Some(theirs));
+                }
+            }
+            // Each as soon as it is there: all of them take half an hour.
+            let table = table(peer.name, way, &pairs)?;
+            println!("{table}");
+            text.push_str(&table);
+        }
+    }
+    if options.write {
+        write_between(&workspace.root.join(DOCUMENT), MARKS, &text)?;
+    }
+    Ok(())
+}
+
+/// How another library's program is started.
+fn theirs_by(peer: &Peer, way: &Way, program: &Path) -> Command {
+    let pes = way.pes.to_string();
+    let mut command = Command::new(peer.launcher[0]);
+    command.args(&peer.launcher[1..]).arg(pes).arg(program).envs(way.theirs.iter().copied());
+    command.env("OMPI_ALLOW_RUN_AS_ROOT", "1").env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1");
+    command
+}
+
+/// How a program has to end that has printed all of its figures. Open MPI's crashes in `shmem_finalize` after two PEs of one host.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Ends {
+    Well,
+    Anyhow,
+}
+
+/// What a program prints: names and numbers.
+fn figures(command: &mut Command, ends: Ends) -> Result<BTreeMap<String, f64>> {
+    let output = command.output().with_context(|| format!("starting {command:?}"))?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    let is_whole = text.lines().any(|line| line == "end");
+    if !is_whole || ends == Ends::Well && !output.status.success() {
+        bail!("{command:?}: {}: {}", output.status, String::from_utf8_lossy(&output.stderr));
+    }
+    let line = |line: &str| {
+        line.rsplit_once(' ').and_then(|(name, value)| Some((name.to_owned(), value.parse().ok()?)))
+    };
+    let found: BTreeMap<String, f64> = text.lines().filter_map(line).collect();
+    if found.is_empty() { bail!("it printed no figures") } else { Ok(found) }
+}
+
+fn table(peer: &str, way: &Way, pairs: &BTreeMap<String, Pairs>) -> Result<String> {
+    let mut text = String::new();
+    writeln!(text, "\n| {} | ours | {peer} | ratio | goal |\n| --- | --- | --- | --- | --- |", way.title)?;
+    let wanted = |name: &str| way.only.is_empty() || way.only.iter().any(|begin| name.starts_with(begin));
+    for (name, pairs) in pairs.iter().filter(|(name, _)| wanted(name)) {
+        let Some(summary) = pairs.summary() else { continue };
+        let Some(theirs) = &summary.theirs else { continue };
+        let is_rate = name.contains("stream");
+        let unit = if is_rate { "MB/s" } else { "us" };
+        let number = |value: f64| match value {
+            _ if value < 0.1 => format!("{value:.4}"),
+            _ if value < 10.0 => format!("{value:.3}"),
+            _ => format!("{value:.1}"),
+        };
+        let better = if is_rate { Better::Higher } else { Better::Lower };
+        let goal = way.goals.iter().find(|(begin, _)| name.starts_with(begin)).map(|(_, goal)| *goal);
+        let verdict = goal.map_or_else(String::new, |goal| {
+            let reached = if better.reaches(theirs.ratio, goal) { "reached" } else { "missed" };
+            format!("{} {goal}: {reached}", if is_rate { "at least" } else { "at most" })
+        });
+        writeln!(
+            text,
+            "| {} | {} {unit} | {} {unit} | {:.2} ({:.2} to {:.2}) | {verdict} |",
+            name.trim_end_matches(',').replace(',', ", "),
+            number(summary.ours),
+            number(theirs.median),
+            theirs.ratio,
+            theirs.ratio_spread[0],
+            theirs.ratio_spread[1],
+        )?;
+    }
+    Ok(text)
+}

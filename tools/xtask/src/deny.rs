@@ -1,0 +1,64 @@
+//! The check `deny`: licences, versions and sources of all dependencies, by the rules of deny.toml.
+//!
+//! Called by `cargo xtask ci`. cargo-deny reads the rules; this module runs it, and shows each time that it would refuse: the same
+//! dependencies under a stricter copy of the rules must fail. It never reaches for the network by itself.
+
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context as _, Result};
+
+use crate::report::Findings;
+use crate::shell;
+use crate::workspace::Workspace;
+
+/// The rules, relative to the root.
+const RULES: &str = "deny.toml";
+
+/// A part of the rules, and a text in it that is left out to make it stricter than the dependencies allow.
+const STRICTER: &[(&str, &str)] = &[
+    ("licenses", "\"MIT\", "),
+    (
+        "bans",
+        "    { crate = \"syn\", reason = \"runs in the compiler: derive macros use both generations\" },\n",
+    ),
+    ("sources", "\"https://github.com/rust-lang/crates.io-index\""),
+];
+
+pub(crate) fn run(workspace: &Workspace) -> Result<Findings> {
+    if shell::output(shell::cargo_command(&workspace.root).args(["deny", "--version"])).is_err() {
+        return Ok(Findings::skip("cargo deny is not installed (cargo install --locked cargo-deny)"));
+    }
+    let mut findings = Findings::default();
+    let rules = workspace.root.join(RULES);
+    let all: Vec<_> = STRICTER.iter().map(|(part, _)| *part).collect();
+    if !check(workspace, &rules, &all).status()?.success() {
+        findings.add(RULES, "see above");
+        return Ok(findings);
+    }
+    let text = std::fs::read_to_string(&rules).with_context(|| format!("reading {RULES}"))?;
+    let folder = tempfile::tempdir()?;
+    for (part, left_out) in STRICTER {
+        let stricter = folder.path().join(part).with_extension("toml");
+        if !text.contains(left_out) {
+            findings.add(
+                RULES,
+                format!("{left_out:?} is no longer part of {part}: tools/xtask/src/deny.rs leaves it out"),
+            );
+            continue;
+        }
+        std::fs::write(&stricter, text.replace(left_out, ""))?;
+        if shell::output(&mut check(workspace, &stricter, &[part])).is_ok() {
+            findings
+                .add(RULES, format!("without {left_out:?} the check of {part} passes, too: it sees nothing"));
+        }
+    }
+    Ok(findings)
+}
+
+/// cargo-deny over all crates of the workspace, for some parts of those rules.
+fn check(workspace: &Workspace, rules: &Path, parts: &[&str]) -> Command {
+    let mut command = shell::cargo_command(&workspace.root);
+    command.args(["deny", "--log-level", "error", "--config"]).arg(rules).arg("check").args(parts);
+    command
+}

@@ -1,0 +1,190 @@
+//! `cargo xtask dist`: what users install, under `target/dist/`.
+//!
+//! Called by people and packagers. It builds with the profile `dist`, whose files are smaller and faster than those of `release` and take
+//! longer to build, in a target folder of its own, and writes nothing outside that and `target/dist/`.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result};
+
+use crate::shell;
+use crate::workspace::Workspace;
+
+/// The profile of the shipped files: Cargo.toml has it.
+const PROFILE: &str = "dist";
+
+/// Where cargo builds it: a profile's own folder has the name of the profile, which is that of the files that users install.
+const BUILD_FOLDER: &str = "dist-build";
+
+/// The plugin as it is installed. `NCCL_NET_PLUGIN` names it by its path, or by `trunkline` where its folder is searched.
+const PLUGIN: &str = "libnccl-net-trunkline.so";
+
+/// The library of OpenSHMEM as it is installed.
+const SHMEM: &str = "libtrunkline-shmem.so";
+
+/// The library that programs preload, as it is built and installed.
+const FREE_HOOK: &str = "libtrunkline_freehook.so";
+
+/// Where NVSHMEM's transport is: by itself, as it has the name of one of NVSHMEM's own, which it takes the place of when its folder is named first.
+const NVSHMEM: &str = "lib/nvshmem";
+
+/// Its names, one for each version of the interface.
+const NVSHMEM_NAMES: [&str; 2] = ["nvshmem_transport_libfabric.so.4", "nvshmem_transport_libfabric.so.6"];
+
+/// For builds that ask pkg-config; the folder that it is in is `lib/pkgconfig`.
+const PKG_CONFIG: &str = include_str!("../../../crates/shmem/trunkline-shmem.pc");
+
+/// The file that RCCL looks for where `NCCL_NET_PLUGIN=trunkline`. There is no `libnccl-net.so` nor `librccl-net.so`: those are loaded unasked by
+/// every program whose library path leads here.
+const PLUGIN_LINK: &str = "librccl-net-trunkline.so";
+
+/// Builds and lays out the distribution.
+///
+/// # Errors
+/// When a build fails or a file cannot be written.
+pub(crate) fn run(workspace: &Workspace) -> Result<()> {
+    let packages =
+        ["nccl", "shmem", "nvshmem", "freehook", "cli"].map(|name| format!("--package=trunkline-{name}"));
+    let built = build_shipped(workspace, &packages.each_ref().map(String::as_str))?;
+    let dist = workspace.target.join("dist");
+    if dist.exists() {
+        fs::remove_dir_all(&dist).with_context(|| format!("clearing {}", dist.display()))?;
+    }
+    lay_out(&built, &dist)?;
+    copy_headers(&workspace.root.join("include"), &dist.join("include"))?;
+    for package in &workspace.crates {
+        copy_headers(&package.dir.join("include"), &dist.join("include"))?;
+    }
+    println!("{}", dist.display());
+    Ok(())
+}
+
+/// Builds the packages that these arguments of `cargo build` name as they are shipped; returns the folder that the files are in. Measurements against peers call
+/// it, too, because a plain release is built for a short first build.
+///
+/// # Errors
+/// When a build fails.
+pub(crate) fn build_shipped(workspace: &Workspace, what: &[&str]) -> Result<PathBuf> {
+    let folder = workspace.target.join(BUILD_FOLDER);
+    let folder_name = folder.to_str().context("the path of the target folder is not UTF-8")?;
+    let mut build = vec!["build", "--profile", PROFILE, "--target-dir", folder_name];
+    build.extend(what);
+    shell::cargo(&workspace.root, &build)?;
+    Ok(folder.join(PROFILE))
+}
+
+fn lay_out(built: &Path, dist: &Path) -> Result<()> {
+    copy(&built.join("libtrunkline_nccl.so"), &dist.join("lib").join(PLUGIN))?;
+    std::os::unix::fs::symlink(PLUGIN, dist.join("lib").join(PLUGIN_LINK))
+        .with_context(|| format!("linking {PLUGIN_LINK}"))?;
+    copy(&built.join("libtrunkline_shmem.so"), &dist.join("lib").join(SHMEM))?;
+    copy(&built.join(FREE_HOOK), &dist.join("lib").join(FREE_HOOK))?;
+    let [first, others @ ..] = NVSHMEM_NAMES;
+    copy(&built.join("libtrunkline_nvshmem.so"), &dist.join(NVSHMEM).join(first))?;
+    for name in others {
+        std::os::unix::fs::symlink(first, dist.join(NVSHMEM).join(name))
+            .with_context(|| format!("linking {name}"))?;
+    }
+    for program in ["trunkline", "oshcc", "oshcxx", "oshrun"] {
+        copy(&built.join(program), &dist.join("bin").join(program))?;
+    }
+    std::os::unix::fs::symlink("oshcxx", dist.join("bin/oshc++")).context("linking oshc++")?;
+    let config = dist.join("lib/pkgconfig");
+    fs::create_dir_all(&config).with_context(|| format!("creating {}", config.display()))?;
+    let text = PKG_CONFIG.replace("@VERSION@", env!("CARGO_PKG_VERSION"));
+    fs::write(config.join("trunkline-shmem.pc"), text).context("writing trunkline-shmem.pc")
+}
+
+fn copy_headers(from: &Path, to: &Path) -> Result<()> {
+    if !from.is_dir() {
+        return Ok(());
+    }
+    for entry in fs::read_dir(from).with_context(|| format!("listing {}", from.display()))? {
+        let path = entry?.path();
+        if let (true, Some(name)) = (path.is_dir(), path.file_name()) {
+            copy_headers(&path, &to.join(name))?;
+        }
+        if let (Some("h" | "hpp" | "cuh"), Some(name)) =
+            (path.extension().and_then(|e| e.to_str()), path.file_name())
+        {
+            copy(&path, &to.join(name))?;
+        }
+    }
+    Ok(())
+}
+
+fn copy(from: &Path, to: &Path) -> Result<()> {
+    if let Some(folder) = to.parent() {
+        fs::create_dir_all(folder).with_context(|| format!("creating {}", folder.display()))?;
+    }
+    fs::copy(from, to).with_context(|| format!("copying {} to {}", from.display(), to.display()))?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::ffi::OsString;
+
+    use super::*;
+
+    #[test]
+    fn shipped_files_are_optimised_whole_and_stripped() {
+        let manifest = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../Cargo.toml")).unwrap();
+        let manifest: toml::Table = manifest.parse().unwrap();
+        let profile = &manifest["profile"][PROFILE];
+        assert_eq!(profile["lto"].as_str(), Some("fat"));
+        assert_eq!(profile["codegen-units"].as_integer(), Some(1));
+        assert_eq!(profile["strip"].as_str(), Some("symbols"));
+        assert_eq!(profile["debug"].as_integer(), Some(0));
+    }
+
+    #[test]
+    fn names_lead_to_the_plugin() {
+        let dir = tempfile::tempdir().unwrap();
+        let (built, dist) = (dir.path().join("built"), dir.path().join("dist"));
+        fs::create_dir(&built).unwrap();
+        fs::write(built.join("libtrunkline_nccl.so"), "so").unwrap();
+        fs::write(built.join("libtrunkline_shmem.so"), "shmem").unwrap();
+        fs::write(built.join("libtrunkline_nvshmem.so"), "nvshmem").unwrap();
+        fs::write(built.join(FREE_HOOK), "hook").unwrap();
+        for program in ["trunkline", "oshcc", "oshcxx", "oshrun"] {
+            fs::write(built.join(program), "tool").unwrap();
+        }
+        lay_out(&built, &dist).unwrap();
+        for name in [PLUGIN, PLUGIN_LINK] {
+            assert_eq!(fs::read_to_string(dist.join("lib").join(name)).unwrap(), "so", "{name}");
+        }
+        let entries = fs::read_dir(dist.join("lib")).unwrap();
+        let names: BTreeSet<_> = entries.map(|entry| entry.unwrap().file_name()).collect();
+        let expected = ["nvshmem", "pkgconfig", FREE_HOOK, PLUGIN, PLUGIN_LINK, SHMEM].map(OsString::from);
+        assert_eq!(names, BTreeSet::from(expected), "nothing that a program loads unasked");
+        for program in ["trunkline", "oshcc", "oshc++", "oshrun"] {
+            assert_eq!(fs::read_to_string(dist.join("bin").join(program)).unwrap(), "tool", "{program}");
+        }
+        for name in NVSHMEM_NAMES {
+            assert_eq!(fs::read_to_string(dist.join("lib/nvshmem").join(name)).unwrap(), "nvshmem", "{name}");
+            assert!(!dist.join("lib").join(name).exists(), "it is not in the way of NVSHMEM's own");
+        }
+        let config = fs::read_to_string(dist.join("lib/pkgconfig/trunkline-shmem.pc")).unwrap();
+        assert!(
+            config.contains(concat!("\nVersion: ", env!("CARGO_PKG_VERSION"), "\n")) && !config.contains('@')
+        );
+        // The libraries that it names are tested with real compilers in `crates/shmem/tests/osh.rs`.
+        assert!(config.contains("-ltrunkline-shmem") && dist.join("lib").join(SHMEM).exists());
+    }
+
+    #[test]
+    fn only_headers_are_copied() {
+        let dir = tempfile::tempdir().unwrap();
+        let (from, to) = (dir.path().join("include"), dir.path().join("to"));
+        fs::create_dir_all(from.join("trunkline/device")).unwrap();
+        fs::write(from.join("a.h"), "h").unwrap();
+        fs::write(from.join("trunkline/device/b.h"), "h").unwrap();
+        fs::write(from.join("notes.md"), "no").unwrap();
+        copy_headers(&from, &to).unwrap();
+        assert!(to.join("a.h").exists() && !to.join("notes.md").exists());
+        assert!(to.join("trunkline/device/b.h").exists());
+    }
+}

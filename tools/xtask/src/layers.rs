@@ -1,0 +1,252 @@
+//! `cargo xtask layers`: who may depend on whom, and what the pure crates may contain.
+//!
+//! Called by people and by `ci`. Reads manifests and sources; the rules themselves are the tables at the top,
+//! and ARCHITECTURE.md draws the same picture.
+
+use anyhow::Result;
+use proc_macro2::{Spacing, TokenTree};
+use quote::ToTokens as _;
+
+use crate::report::Findings;
+use crate::source::{self, Source};
+use crate::workspace::{Crate, When, Workspace};
+
+/// Every crate and its layer.
+const LAYERS: &[(&str, u8)] = &[
+    ("proto", 0),
+    ("sys", 0),
+    ("bootstrap", 1),
+    ("fabric", 1),
+    ("mem", 1),
+    ("topo", 1),
+    ("device-queue", 1),
+    ("softnic", 2),
+    ("verbs", 2),
+    ("ofi", 2),
+    ("ofi-strict", 1),
+    ("engine", 3),
+    ("sim", 3),
+    ("runtime", 4),
+    ("trunkline", 4),
+    ("nccl", 4),
+    ("shmem", 4),
+    ("nvshmem", 4),
+    ("nccl-host", 4),
+    ("freehook", 4),
+    ("cli", 5),
+    ("xtask", 5),
+    ("integration", 5),
+];
+
+/// Arrows inside a layer, all of them.
+const SAME_LAYER: &[(&str, &str)] = &[
+    ("bootstrap", "topo"),
+    ("fabric", "mem"),
+    ("device-queue", "mem"),
+    ("sim", "engine"),
+    ("nccl", "runtime"),
+    ("trunkline", "runtime"),
+    ("shmem", "runtime"),
+    ("nvshmem", "runtime"),
+];
+
+/// Who may use the foreign function tables. `xtask` compares their layouts with a C compiler's.
+const SYS_USERS: &[&str] = &[
+    "bootstrap",
+    "mem",
+    "verbs",
+    "ofi",
+    "ofi-strict",
+    "nccl-host",
+    "nccl",
+    "nvshmem",
+    "xtask",
+    "integration",
+];
+
+/// In these, only files of the C edge may name `trunkline_sys`.
+const SYS_ONLY_AT_THE_EDGE: &[&str] = &["nccl", "nvshmem"];
+
+/// What counts as the C edge: files of these names, and everything below `abi/`.
+const EDGE_FILES: &[&str] = &["abi", "guard", "status"];
+
+/// What `proto` may depend on outside its tests: small, pure, `no_std`.
+const PROTO_DEPENDENCIES: &[&str] = &["arrayvec", "bitflags", "thiserror", "zerocopy"];
+
+/// Crates whose every root must say `#![forbid(unsafe_code)]`.
+const NO_UNSAFE: &[&str] =
+    &["proto", "fabric", "engine", "sim", "cli", "xtask", "topo", "runtime", "trunkline"];
+
+/// Runs the check on the current workspace.
+///
+/// # Errors
+/// When the workspace or a source cannot be read.
+pub(crate) fn run(workspace: &Workspace) -> Result<Findings> {
+    let mut findings = Findings::default();
+    for package in &workspace.crates {
+        arrows(package, &mut findings);
+        if NO_UNSAFE.contains(&package.name.as_str()) {
+            forbids_unsafe(workspace, package, &mut findings)?;
+        }
+    }
+    proto_and_sys_never_meet(workspace, &mut findings);
+    if let Some(proto) = workspace.find("proto") {
+        proto_is_pure(workspace, proto, &mut findings)?;
+    }
+    if let Some(cli) = workspace.find("cli") {
+        cli_names_no_plugin_item(workspace, cli, &mut findings)?;
+    }
+    for name in SYS_ONLY_AT_THE_EDGE {
+        if let Some(package) = workspace.find(name) {
+            sys_at_the_edge(workspace, package, &mut findings)?;
+        }
+    }
+    Ok(findings)
+}
+
+fn layer_of(name: &str) -> Option<u8> {
+    LAYERS.iter().find(|(n, _)| *n == name).map(|(_, layer)| *layer)
+}
+
+/// The laws about one crate's arrows.
+fn arrows(package: &Crate, findings: &mut Findings) {
+    let from = package.name.as_str();
+    let Some(layer) = layer_of(from) else {
+        return findings.add(from, "has no layer; add it to LAYERS in tools/xtask/src/layers.rs");
+    };
+    for (to, when) in package.ours() {
+        let Some(below) = layer_of(to) else {
+            findings.add(from, format!("depends on {to}, which has no layer"));
+            continue;
+        };
+        // A test may look sideways (a plugin at its host), never up.
+        let same_layer_allowed = when == When::Tests || SAME_LAYER.contains(&(from, to));
+        if below > layer || (below == layer && from != to && !same_layer_allowed) {
+            findings.add(from, format!("in layer {layer} depends on {to} in layer {below}"));
+        }
+        if to == "sys" && !SYS_USERS.contains(&from) {
+            findings.add(from, format!("uses sys; only {} may", SYS_USERS.join(", ")));
+        }
+        if from == "nccl-host" && to != "sys" && when == When::Always {
+            findings.add(from, format!("depends on {to}; the plugin host may know no crate of ours but sys"));
+        }
+        if ["engine", "sim"].contains(&from) && below == 2 && when == When::Always {
+            findings.add(from, format!("names the fabric {to}; it sees the contract only"));
+        }
+    }
+}
+
+/// No path of arrows joins `proto` and `sys`, in either direction.
+fn proto_and_sys_never_meet(workspace: &Workspace, findings: &mut Findings) {
+    for (from, to) in [("proto", "sys"), ("sys", "proto")] {
+        let mut seen = vec![from];
+        let mut next = 0;
+        while next < seen.len() {
+            if let Some(package) = workspace.find(seen[next]) {
+                for (name, _) in package.ours() {
+                    if !seen.contains(&name) {
+                        seen.push(name);
+                    }
+                }
+            }
+            next += 1;
+        }
+        if seen.contains(&to) {
+            findings.add(from, format!("reaches {to}; the two never meet"));
+        }
+    }
+}
+
+fn forbids_unsafe(workspace: &Workspace, package: &Crate, findings: &mut Findings) -> Result<()> {
+    for root in &package.roots {
+        let source = Source::read(root)?;
+        let has = source.product.attrs.iter().any(|a| {
+            let text: String = a.meta.to_token_stream().to_string().split_whitespace().collect();
+            text == "forbid(unsafe_code)"
+        });
+        if !has {
+            findings.add(workspace.show(root), "must say #![forbid(unsafe_code)]");
+        }
+    }
+    Ok(())
+}
+
+fn proto_is_pure(workspace: &Workspace, proto: &Crate, findings: &mut Findings) -> Result<()> {
+    for dependency in proto.dependencies.iter().filter(|d| d.when == When::Always) {
+        if !PROTO_DEPENDENCIES.contains(&dependency.name.as_str()) {
+            findings.add("proto", format!("depends on {}, which is not on its allow-list", dependency.name));
+        }
+    }
+    for source in source::product_sources(&proto.dir)? {
+        let is_root = proto.roots.contains(&source.path);
+        if is_root && !source.product.attrs.iter().any(|a| a.path().is_ident("no_std")) {
+            findings.add(workspace.show(&source.path), "must say #![no_std]");
+        }
+        for line in lines_naming(&source, "std", true) {
+            findings.add(format!("{}:{line}", workspace.show(&source.path)), "uses std; proto is pure");
+        }
+    }
+    Ok(())
+}
+
+fn cli_names_no_plugin_item(workspace: &Workspace, cli: &Crate, findings: &mut Findings) -> Result<()> {
+    for source in source::product_sources(&cli.dir)? {
+        for line in lines_naming(&source, "trunkline_nccl", false) {
+            let place = format!("{}:{line}", workspace.show(&source.path));
+            findings.add(place, "names trunkline_nccl; the tool reaches the plugin by dlopen only");
+        }
+    }
+    Ok(())
+}
+
+fn sys_at_the_edge(workspace: &Workspace, package: &Crate, findings: &mut Findings) -> Result<()> {
+    for source in source::product_sources(&package.dir)? {
+        let relative = source.path.strip_prefix(&package.dir).unwrap_or(&source.path);
+        let stem = relative.file_stem().and_then(|s| s.to_str()).unwrap_or_default();
+        if EDGE_FILES.contains(&stem) || relative.iter().any(|part| part == "abi") {
+            continue;
+        }
+        for line in lines_naming(&source, "trunkline_sys", false) {
+            let place = format!("{}:{line}", workspace.show(&source.path));
+            findings.add(place, "names trunkline_sys outside the C edge (abi/, guard.rs, status.rs)");
+        }
+    }
+    Ok(())
+}
+
+/// Lines on which an identifier stands in product code; macros included, strings and comments not.
+///
+/// With `as_path` only `name::` and `extern crate name` count, so that a field of that name does not.
+fn lines_naming(source: &Source, name: &str, as_path: bool) -> Vec<usize> {
+    let mut tokens = Vec::new();
+    source::flat_tokens(source.product.to_token_stream(), &mut tokens);
+    let mut lines = Vec::new();
+    for (at, token) in tokens.iter().enumerate() {
+        let TokenTree::Ident(ident) = token else { continue };
+        let counts = *ident == name
+            && (!as_path
+                || is_path_start(&tokens[at + 1..])
+                || is_word(tokens.get(at.wrapping_sub(1)), "crate"));
+        if counts {
+            lines.push(ident.span().start().line);
+        }
+    }
+    lines.dedup();
+    lines
+}
+
+fn is_path_start(rest: &[TokenTree]) -> bool {
+    let colon = |tree: Option<&TokenTree>, spacing: Option<Spacing>| match tree {
+        Some(TokenTree::Punct(p)) => p.as_char() == ':' && spacing.is_none_or(|s| s == p.spacing()),
+        _ => false,
+    };
+    colon(rest.first(), Some(Spacing::Joint)) && colon(rest.get(1), None)
+}
+
+fn is_word(tree: Option<&TokenTree>, word: &str) -> bool {
+    matches!(tree, Some(TokenTree::Ident(ident)) if *ident == word)
+}
+
+#[cfg(test)]
+#[path = "layers_tests.rs"]
+mod tests;

@@ -1,0 +1,197 @@
+//! The project's chores and rules: `cargo xtask <command>`.
+//!
+//! Called by people, by `./test` and by CI. It never changes a source file, except where a command says
+//! `--update`, and is no part of what users install.
+#![forbid(unsafe_code)]
+
+mod abi;
+mod bindings;
+mod budget;
+mod ci;
+mod compare;
+mod conformance;
+mod corpus;
+mod deny;
+mod dist;
+#[cfg(test)]
+mod fixture;
+mod fuzz_list;
+mod layers;
+mod limits;
+mod mutants;
+mod names;
+#[cfg(test)]
+mod on_gpu_tests;
+mod profile;
+mod prose;
+mod ratchet;
+mod report;
+#[cfg(test)]
+mod script_tests;
+mod shell;
+mod source;
+mod suite;
+mod unsafe_budget;
+mod words;
+mod workspace;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::{Parser, Subcommand};
+
+use crate::report::Findings;
+use crate::workspace::Workspace;
+
+/// Trunkline's rules and chores.
+#[derive(Parser)]
+#[command(name = "cargo xtask")]
+struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Checks who depends on whom, and that the pure crates are pure.
+    Layers,
+    /// Checks licences, versions and sources of all dependencies by the rules of deny.toml.
+    Deny,
+    /// Checks the lengths of files and functions, and that no state hides at file scope.
+    Limits,
+    /// Counts unsafe against the table in docs/unsafe.md.
+    UnsafeBudget {
+        /// Writes the counts into the table instead.
+        #[arg(long)]
+        update: bool,
+    },
+    /// Counts names that do not explain themselves against tools/xtask/names.toml.
+    Names {
+        /// Prints each place of one crate instead.
+        #[arg(long, value_name = "CRATE", conflicts_with = "update")]
+        list: Option<String>,
+        /// Records figures that have fallen, and prints the shares of the whole workspace.
+        #[arg(long)]
+        update: bool,
+    },
+    /// Counts habits of prose against tools/xtask/words.toml.
+    Words {
+        /// Prints each place of one crate, of "documents" or of "include" instead.
+        #[arg(long, value_name = "CRATE", conflicts_with = "update")]
+        list: Option<String>,
+        /// Records rates that have fallen, and prints those of the whole workspace.
+        #[arg(long)]
+        update: bool,
+    },
+    /// Compares the layouts of the NCCL net structs with a C compiler's.
+    Bindings {
+        /// Accepted for clarity; checking is all this does.
+        #[arg(long)]
+        check: bool,
+        /// A header that declares the interface, such as NCCL's own, instead of ours.
+        #[arg(long, value_name = "FILE")]
+        header: Option<PathBuf>,
+    },
+    /// Builds the plugin and compares the symbols it exports with the checked-in list.
+    Abi,
+    /// Builds what users install, under target/dist.
+    Dist,
+    /// Runs each planted bug's test, which must notice it.
+    Mutants {
+        /// Only the mutants whose name contains this.
+        only: Option<String>,
+        /// Only a share of them, as 0/3: the first of three, which together are all.
+        #[arg(long, value_name = "N/OF")]
+        share: Option<mutants::Share>,
+    },
+    /// Measures ours against libfabric and UCX over shared memory, in turns.
+    Compare(compare::Options),
+    /// Measures our OpenSHMEM against Open MPI's, in turns.
+    CompareShmem(compare::shmem::Options),
+    /// Counts instructions and system calls of a message against tools/xtask/budget.toml.
+    Budget {
+        /// Writes what is counted, with some headroom, into the file instead.
+        #[arg(long)]
+        update: bool,
+    },
+    /// Runs the test programs of the workspace, several beside one another.
+    Suite(suite::Options),
+    /// Writes the generated files of the fuzz corpus.
+    Corpus,
+    /// Checks that every parser has a fuzz target, and every target its program and corpus.
+    FuzzList {
+        /// Writes the programs and testing/fuzz/Cargo.toml from tools/xtask/fuzz.toml first.
+        #[arg(long)]
+        update: bool,
+    },
+    /// Writes shmem.h and pshmem.h from the table of types.
+    Header,
+    /// Builds and runs a public suite of OpenSHMEM programs over each fabric, and writes docs/conformance.md.
+    Conformance(conformance::Options),
+    /// Runs every check that needs no test run: fmt, clippy and the rules above.
+    Ci {
+        /// Only the checks of the source: not the comparisons with headers of others.
+        #[arg(long)]
+        quick: bool,
+    },
+}
+
+fn main() -> ExitCode {
+    match dispatch(Args::parse().command) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("xtask: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Runs one command; `false` when it found something broken.
+fn dispatch(command: Command) -> Result<bool> {
+    let workspace = Workspace::current()?;
+    match command {
+        Command::Deny => Ok(shown("deny", &deny::run(&workspace)?)),
+        Command::Layers => Ok(shown("layers", &layers::run(&workspace)?)),
+        Command::Limits => Ok(shown("limits", &limits::run(&workspace)?)),
+        Command::UnsafeBudget { update } => {
+            Ok(shown("unsafe-budget", &unsafe_budget::run(&workspace, update)?))
+        }
+        Command::Names { list, update } => {
+            Ok(shown("names", &names::run(&workspace, list.as_deref(), update)?))
+        }
+        Command::Words { list, update } => {
+            Ok(shown("words", &words::run(&workspace, list.as_deref(), update)?))
+        }
+        Command::Bindings { check: _, header: Some(header) } => {
+            Ok(shown("bindings", &bindings::run_against(&workspace, &header)?))
+        }
+        Command::Bindings { check: _, header: None } => {
+            let shown_nccl = shown("bindings", &bindings::run(&workspace)?);
+            let shown_verbs = shown("bindings-verbs", &bindings::run_verbs(&workspace)?);
+            let shown_ofi = shown("bindings-ofi", &bindings::run_ofi(&workspace)?);
+            let shown_cuda = shown("bindings-cuda", &bindings::run_cuda(&workspace)?);
+            let shown_hip = shown("bindings-hip", &bindings::run_hip(&workspace)?);
+            let shown_ze = shown("bindings-ze", &bindings::run_ze(&workspace)?);
+            Ok(shown_nccl && shown_verbs && shown_ofi && shown_cuda && shown_hip && shown_ze)
+        }
+        Command::Abi => Ok(shown("abi", &abi::run(&workspace)?)),
+        Command::Dist => dist::run(&workspace).map(|()| true),
+        Command::Mutants { only, share } => mutants::run(&workspace, only.as_deref(), share),
+        Command::Compare(options) => compare::run(&workspace, &options).map(|()| true),
+        Command::CompareShmem(options) => compare::shmem::run(&workspace, &options).map(|()| true),
+        Command::Budget { update } => budget::run(&workspace, update),
+        Command::Suite(options) => suite::run(&workspace, &options),
+        Command::Corpus => corpus::run(&workspace).map(|()| true),
+        Command::FuzzList { update } => Ok(shown("fuzz-list", &fuzz_list::run(&workspace, update)?)),
+        Command::Header => corpus::headers(&workspace).map(|()| true),
+        Command::Conformance(options) => conformance::run(&workspace, &options),
+        Command::Ci { quick } => Ok(ci::run(&workspace, quick)),
+    }
+}
+
+fn shown(check: &str, findings: &Findings) -> bool {
+    findings.print(check);
+    findings.is_clean()
+}

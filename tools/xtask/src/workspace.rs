@@ -1,0 +1,134 @@
+//! The workspace as the checks see it: crates, their folders and whom they depend on.
+//!
+//! Every command starts here. It asks `cargo metadata` and never builds anything.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result};
+use cargo_metadata::{DependencyKind, MetadataCommand};
+
+/// The prefix of every package of ours.
+pub(crate) const PREFIX: &str = "trunkline-";
+
+/// When a dependency is there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum When {
+    /// In what users build (build scripts included).
+    Always,
+    /// Only for tests, examples and benches.
+    Tests,
+}
+
+/// One arrow out of a crate.
+#[derive(Debug, Clone)]
+pub(crate) struct Dependency {
+    /// Package name, prefix included.
+    pub(crate) name: String,
+    /// When it is there.
+    pub(crate) when: When,
+}
+
+/// One package of the workspace.
+#[derive(Debug, Clone)]
+pub(crate) struct Crate {
+    /// Name without the prefix: `engine`.
+    pub(crate) name: String,
+    /// Folder, absolute.
+    pub(crate) dir: PathBuf,
+    /// The root sources of its library and binaries, absolute.
+    pub(crate) roots: Vec<PathBuf>,
+    /// All its dependencies, ours or not.
+    pub(crate) dependencies: Vec<Dependency>,
+    /// The features it declares.
+    pub(crate) features: Vec<String>,
+}
+
+impl Crate {
+    /// The crates of ours it depends on, without the prefix.
+    pub(crate) fn ours(&self) -> impl Iterator<Item = (&str, When)> {
+        self.dependencies.iter().filter_map(|d| Some((short_name(&d.name)?, d.when)))
+    }
+}
+
+/// The whole workspace.
+#[derive(Debug)]
+pub(crate) struct Workspace {
+    /// The folder of the root manifest.
+    pub(crate) root: PathBuf,
+    /// Where cargo puts what it builds.
+    pub(crate) target: PathBuf,
+    /// Every member, sorted by name.
+    pub(crate) crates: Vec<Crate>,
+}
+
+impl Workspace {
+    /// Reads the workspace whose root manifest lies in `root`.
+    ///
+    /// # Errors
+    /// When `cargo metadata` fails there.
+    pub(crate) fn load(root: &Path) -> Result<Self> {
+        let metadata = MetadataCommand::new()
+            .manifest_path(root.join("Cargo.toml"))
+            .no_deps()
+            .exec()
+            .with_context(|| format!("cargo metadata in {}", root.display()))?;
+        let mut crates: Vec<Crate> = metadata.workspace_packages().into_iter().map(to_crate).collect();
+        crates.sort_by(|a, b| a.name.cmp(&b.name));
+        Ok(Self {
+            root: metadata.workspace_root.clone().into_std_path_buf(),
+            target: metadata.target_directory.clone().into_std_path_buf(),
+            crates,
+        })
+    }
+
+    /// The workspace this binary was built from.
+    ///
+    /// # Errors
+    /// As [`Self::load`].
+    pub(crate) fn current() -> Result<Self> {
+        let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+        Self::load(here.ancestors().nth(2).unwrap_or(here))
+    }
+
+    /// The crate of that name (without prefix).
+    pub(crate) fn find(&self, name: &str) -> Option<&Crate> {
+        self.crates.iter().find(|c| c.name == name)
+    }
+
+    /// A path as people read it: relative to the root.
+    pub(crate) fn show(&self, path: &Path) -> String {
+        path.strip_prefix(&self.root).unwrap_or(path).display().to_string()
+    }
+}
+
+/// The name without our prefix; `None` for crates that are not ours.
+pub(crate) fn short_name(package: &str) -> Option<&str> {
+    // The Rust API crate has no suffix: package `trunkline`.
+    if package == "trunkline" { Some(package) } else { package.strip_prefix(PREFIX) }
+}
+
+/// The package of a crate of ours.
+pub(crate) fn long_name(name: &str) -> String {
+    if name == "trunkline" { name.to_owned() } else { format!("{PREFIX}{name}") }
+}
+
+fn to_crate(package: &cargo_metadata::Package) -> Crate {
+    let dir = package.manifest_path.parent().map(|p| p.as_std_path().to_owned()).unwrap_or_default();
+    let roots = package
+        .targets
+        .iter()
+        .filter(|t| !(t.is_test() || t.is_example() || t.is_bench()))
+        .map(|t| t.src_path.clone().into_std_path_buf())
+        .collect();
+    let dependencies = package
+        .dependencies
+        .iter()
+        .map(|d| Dependency {
+            name: d.name.clone(),
+            when: if d.kind == DependencyKind::Development { When::Tests } else { When::Always },
+        })
+        .collect();
+    let name = package.name.as_str();
+    let features = package.features.keys().cloned().collect();
+    Crate { name: short_name(name).unwrap_or(name).to_owned(), dir, roots, dependencies, features }
+}
