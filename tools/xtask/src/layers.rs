@@ -77,6 +77,9 @@ const PROTO_DEPENDENCIES: &[&str] = &["arrayvec", "bitflags", "thiserror", "zero
 const NO_UNSAFE: &[&str] =
     &["proto", "fabric", "engine", "sim", "cli", "xtask", "topo", "runtime", "trunkline"];
 
+/// The folder of shipped crates. They need no crate of another folder, except in tests.
+const SHIPPED: &str = "crates";
+
 /// Runs the check on the current workspace.
 ///
 /// # Errors
@@ -85,6 +88,7 @@ pub(crate) fn run(workspace: &Workspace) -> Result<Findings> {
     let mut findings = Findings::default();
     for package in &workspace.crates {
         arrows(package, &mut findings);
+        ships_no_test_crate(workspace, package, &mut findings);
         if NO_UNSAFE.contains(&package.name.as_str()) {
             forbids_unsafe(workspace, package, &mut findings)?;
         }
@@ -133,6 +137,19 @@ fn arrows(package: &Crate, findings: &mut Findings) {
         if ["engine", "sim"].contains(&from) && below == 2 && when == When::Always {
             findings.add(from, format!("names the fabric {to}; it sees the contract only"));
         }
+    }
+}
+
+/// Shipped crates contain no code of `testing/` and `tools/`.
+fn ships_no_test_crate(workspace: &Workspace, package: &Crate, findings: &mut Findings) {
+    let ships = |package: &Crate| package.dir.starts_with(workspace.root.join(SHIPPED));
+    if !ships(package) {
+        return;
+    }
+    let needed = package.ours().filter(|(_, when)| *when == When::Always);
+    for needless in needed.filter_map(|(name, _)| workspace.find(name)).filter(|other| !ships(other)) {
+        let folder = workspace.show(&needless.dir);
+        findings.add(&package.name, format!("ships, and depends on {folder}; only its tests may"));
     }
 }
 

@@ -113,6 +113,20 @@ fn the_tables_stay_at_the_edge_of_the_plugin() {
 }
 
 #[test]
+fn shipped_crates_need_test_crates_in_tests_alone() {
+    let fixture = tidy();
+    fixture.write("Cargo.toml", "[workspace]\nresolver = \"3\"\nmembers = [\"crates/*\", \"testing/*\"]\n");
+    fixture.with("nccl", &[], "").with("ofi", &[], "");
+    let manifest = "[package]\nname = \"trunkline-ofi-strict\"\nversion = \"0.1.0\"\nedition = \"2024\"\n";
+    fixture.write("testing/ofi-strict/Cargo.toml", manifest).write("testing/ofi-strict/src/lib.rs", "");
+    let needs = "trunkline-ofi-strict = { path = \"../../testing/ofi-strict\" }\n";
+    fixture.manifest("nccl", &format!("[dev-dependencies]\n{needs}"));
+    assert_eq!(run(&fixture.load()).unwrap().broken, []);
+    fixture.manifest("ofi", needs);
+    assert!(run(&fixture.load()).unwrap().mentions("ofi: ships, and depends on testing/ofi-strict"));
+}
+
+#[test]
 fn a_crate_without_a_layer_is_caught() {
     let fixture = tidy();
     fixture.with("attic", &[], "");
