@@ -86,7 +86,7 @@ pub use params::{
     Alias, ExecuteBy, FabricName, Found, MatchBy, OfiParams, ParamInfo, Params, ParamsError, SharedHeap,
     SharingParams, SoftCopy, SoftParams, TABLE,
 };
-pub use status::{NodePage, PageError, read_head, read_node, read_status};
+pub use status::{NodePage, NodePageError, PageError, read_head, read_node, read_status};
 pub use trunkline_proto::counters::Counters;
 pub use trunkline_proto::mutant::Mutant;
 pub use trunkline_proto::pool::config::Traffic;

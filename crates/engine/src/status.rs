@@ -19,7 +19,7 @@ use trunkline_proto::wire::status::{
 };
 
 use self::groups::Records;
-pub use self::node::{NodePage, read_node};
+pub use self::node::{NodePage, NodePageError, read_node};
 pub use self::read::{PageError, read_head, read_status};
 use crate::{CommFault, Mutant, Params};
 

@@ -176,7 +176,7 @@ mod tests {
 
     #[test]
     fn a_screen_is_no_larger_than_the_terminal() {
-        let why = std::rc::Rc::new(trunkline_engine::PageError::View(trunkline_mem::ViewError::NotSealed));
+        let why = std::rc::Rc::new(crate::top::find::PageRefused::View(trunkline_mem::ViewError::NotSealed));
         let refused = |pid| crate::top::find::Refused { pid, why: why.clone() };
         let sample = Sample {
             processes: Vec::new(),

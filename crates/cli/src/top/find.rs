@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use rustix::fs::{Mode, OFlags};
-use trunkline_engine::{PageError, read_head, read_node, read_status};
-use trunkline_mem::PageView;
+use trunkline_engine::{NodePageError, PageError, read_head, read_node, read_status};
+use trunkline_mem::{PageView, ViewError};
 use trunkline_proto::wire::status::{NAME, Status, node};
 
 /// Looks between two searches through all processes; the others only look at the pages that are known.
@@ -45,8 +45,22 @@ pub(crate) enum FindError {
         /// The process.
         pid: u32,
         /// What is wrong with the page.
-        why: Rc<PageError>,
+        why: Rc<PageRefused>,
     },
+}
+
+/// Why a page is not used.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum PageRefused {
+    /// It cannot be mapped.
+    #[error(transparent)]
+    View(#[from] ViewError),
+    /// It is no status page of an engine.
+    #[error(transparent)]
+    Engine(#[from] PageError),
+    /// It is no page of memory that is shared inside a node.
+    #[error(transparent)]
+    Node(#[from] NodePageError),
 }
 
 /// A page that cannot be used.
@@ -55,7 +69,7 @@ pub(crate) struct Refused {
     /// The process that holds it.
     pub(crate) pid: u32,
     /// What is wrong with it.
-    pub(crate) why: Rc<PageError>,
+    pub(crate) why: Rc<PageRefused>,
 }
 
 /// What one process shows right now.
@@ -144,12 +158,12 @@ impl Finder {
         for known in self.known.values() {
             let (pid, command) = (known.pid, command(known.pid));
             let read = match known.kind {
-                Kind::Engine => {
-                    read_status(&known.view).map(|status| found.shown.push(Shown { pid, command, status }))
-                }
-                Kind::Node => {
-                    read_node(&known.view).map(|page| found.nodes.push(ShownNode { pid, command, page }))
-                }
+                Kind::Engine => read_status(&known.view)
+                    .map(|status| found.shown.push(Shown { pid, command, status }))
+                    .map_err(PageRefused::from),
+                Kind::Node => read_node(&known.view)
+                    .map(|page| found.nodes.push(ShownNode { pid, command, page }))
+                    .map_err(PageRefused::from),
             };
             if let Err(why) = read {
                 found.refused.push(Refused { pid, why: Rc::new(why) });
@@ -229,11 +243,11 @@ fn file_of(link: &Path) -> Option<(u64, u64)> {
 }
 
 /// Maps a page; and the number of the process that says that it is its own.
-fn open(link: &Path, kind: Kind) -> Result<(PageView, u32), PageError> {
+fn open(link: &Path, kind: Kind) -> Result<(PageView, u32), PageRefused> {
     // Should it be something else by now, opening it neither waits nor changes anything.
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOCTTY;
     let file = rustix::fs::open(link, flags, Mode::empty());
-    let file = file.map_err(|errno| trunkline_mem::ViewError::System(errno.into()))?;
+    let file = file.map_err(|errno| ViewError::System(errno.into()))?;
     let view = PageView::open(&file)?;
     let owner = match kind {
         Kind::Engine => read_head(&view)?.pid,

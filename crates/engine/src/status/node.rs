@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
-use trunkline_mem::{PageView, Words};
+use trunkline_mem::{OutOfBounds, PageView, Words};
 use trunkline_proto::time::Instant;
 use trunkline_proto::wire::status::Number;
 use trunkline_proto::wire::status::node::{
@@ -12,7 +12,7 @@ use trunkline_proto::wire::status::node::{
     NodeError, Owner, Page, RECORD, SEQUENCE, WORDS,
 };
 
-use super::{PageError, load, store};
+use super::{load, store};
 use crate::Mutant;
 
 /// How often a page that is being written is looked at again, and from which time on a reader lets the writer go first.
@@ -20,6 +20,18 @@ const TRIES: usize = 64;
 const SPINS: usize = 4;
 /// How long it lets it.
 const PAUSE: std::time::Duration = std::time::Duration::from_micros(200);
+
+/// A page of shared memory that cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum NodePageError {
+    /// Its bytes are no page of shared memory, or change all the time.
+    #[error(transparent)]
+    Node(#[from] NodeError),
+    /// It is shorter than its records.
+    #[error(transparent)]
+    Bounds(#[from] OutOfBounds),
+}
 
 /// The page of an endpoint.
 #[derive(Debug)]
@@ -80,8 +92,8 @@ impl NodePage {
 /// A copy of a page of shared memory, as it was at one moment.
 ///
 /// # Errors
-/// [`PageError`] says why it is not used.
-pub fn read_node(view: &PageView) -> Result<Page, PageError> {
+/// [`NodePageError`] says why it is not used.
+pub fn read_node(view: &PageView) -> Result<Page, NodePageError> {
     if view.len() != BYTES {
         return Err(NodeError::Length(view.len()).into());
     }
@@ -124,7 +136,7 @@ mod tests {
     #[test]
     fn a_page_is_not_ready_before_it_was_written() {
         let (page, view) = page("trunkline.node.new");
-        assert!(matches!(read_node(&view), Err(PageError::Node(NodeError::Magic))));
+        assert!(matches!(read_node(&view), Err(NodePageError::Node(NodeError::Magic))));
         page.begin();
         page.end(Instant(9), &[4; Number::LEN], &[Neighbour::default()], 0);
         let read = read_node(&view).unwrap();

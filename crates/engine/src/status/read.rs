@@ -1,8 +1,7 @@
 //! Reading another process's page: copied, then parsed. Whatever is on it is anybody's bytes until the parser has taken
 //! it. Called by `trunkline top`; an engine never reads its own.
 
-use trunkline_mem::{OutOfBounds, PageView, ViewError};
-use trunkline_proto::wire::status::node::NodeError;
+use trunkline_mem::{OutOfBounds, PageView};
 use trunkline_proto::wire::status::{
     HEAD_BYTES, Head, ROW_BYTES, ROW_WORDS, Row, Status, StatusError, group, page_bytes, row,
 };
@@ -14,15 +13,9 @@ const TRIES: usize = 64;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PageError {
-    /// It cannot be mapped.
-    #[error(transparent)]
-    View(#[from] ViewError),
     /// What is on it is no status page.
     #[error(transparent)]
     Status(#[from] StatusError),
-    /// What is on it is no page of shared memory.
-    #[error(transparent)]
-    Node(#[from] NodeError),
     /// It is smaller than it says.
     #[error(transparent)]
     Bounds(#[from] OutOfBounds),
