@@ -51,7 +51,7 @@ class Built:
 TESTS = [
     Built("memory_gpu", "crates/mem", "test", "gpu"),
     Built("memory_ipc", "crates/mem", "test", "ipc"),
-    Built("m2_gpu", "crates/engine", "test", "m2_gpu"),
+    Built("m2_gpu", "crates/device", "test", "m2_gpu"),
     Built("api", "crates/trunkline", "test", "api"),
     Built("nvrtc", "crates/device-queue", "test", "nvrtc"),
 ]

@@ -1,7 +1,7 @@
 """C libraries in the place of NVIDIA's driver, which the tests have, built for a whole run. They say nothing about a GPU: they show that the
 script and the checks work.
 
-    kernels   crates/engine/tests/m2/stub.c: a device of host threads that runs kernels
+    kernels   crates/device/tests/m2/stub.c: a device of host threads that runs kernels
     memory    crates/mem/tests/ipc/stub/cuda.c: a device in a memory file, whose memory processes share
 """
 
@@ -50,9 +50,9 @@ def build(root, folder):
     include = ["-I", root / "include", "-I", crates / "device-queue/tests/header"]
     cxx = ["c++", "-O2", "-std=c++17", *include]
     soname = [f"-Wl,-soname,{DRIVER}"]
-    compile_library(["cc", "-O2", *soname], crates / "engine/tests/m2/stub.c", folder / "kernels" / DRIVER)
+    compile_library(["cc", "-O2", *soname], crates / "device/tests/m2/stub.c", folder / "kernels" / DRIVER)
     compile_library(["cc", "-O1", *soname], crates / "mem/tests/ipc/stub/cuda.c", folder / "memory" / DRIVER)
-    compile_library(cxx, crates / "engine/tests/m2/kernels.cpp", folder / "queue_kernels.so")
+    compile_library(cxx, crates / "device/tests/m2/kernels.cpp", folder / "queue_kernels.so")
     compile_library(cxx, crates / "trunkline/tests/api/gpu_kernels.cpp", folder / "window_kernels.so")
     return Driver(folder)
 

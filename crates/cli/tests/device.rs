@@ -44,7 +44,7 @@ fn every_line_is_there_and_nothing_is_wrong() {
     );
 }
 
-/// The rows of M2, over a library that stands for NVIDIA's driver (`crates/engine/tests/m2`), with kernels that NVRTC compiles; what takes the place of those are
+/// The rows of M2, over a library that stands for NVIDIA's driver (`crates/device/tests/m2`), with kernels that NVRTC compiles; what takes the place of those are
 /// threads of the host, whose times mean nothing.
 #[test]
 fn a_gpu_is_measured_where_there_is_one() {
@@ -78,7 +78,7 @@ fn build(compiler: &str, source: &str, to: &Path, more: &[&str]) -> bool {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let mut command = Command::new(compiler);
     command.args(["-O2", "-shared", "-fPIC", "-pthread"]).args(more).arg("-I").arg(root.join("include"));
-    command.arg("-o").arg(to).arg(root.join("crates/engine/tests/m2").join(source));
+    command.arg("-o").arg(to).arg(root.join("crates/device/tests/m2").join(source));
     command.status().is_ok_and(|status| status.success())
 }
 

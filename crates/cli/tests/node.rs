@@ -10,11 +10,12 @@ use rustix::fs::{MemfdFlags, SealFlags};
 use serde_json::Value;
 use trunkline_engine::Mutant;
 use trunkline_engine::host::{UnixHost, UnixStream};
-use trunkline_engine::ipc::{Buffer, Config as Sharing};
-use trunkline_engine::tagged::{Begun, Config, Endpoint, PeerId};
 use trunkline_fabric::{Host as _, Oob as _, OobListener as _};
 use trunkline_mem::Memory;
 use trunkline_mem::ipc::Device;
+use trunkline_node::NodePage;
+use trunkline_node::ipc::{Buffer, Config as Sharing};
+use trunkline_node::tagged::{Begun, Config, Endpoint, PeerId};
 use trunkline_proto::id::ProcessId;
 use trunkline_proto::ipc::exporter::Amount;
 use trunkline_proto::tagged::Choice;
@@ -77,7 +78,9 @@ impl Two {
             let process = [rank as u8 + 1; 16];
             let sharing = Sharing { mutant: planted(), ..Sharing::new(process, budget) };
             let mut endpoint = Endpoint::new(memory, Config { sharing, inbox, copy: Choice::Learned }, now);
-            endpoint.show(host.node_page(ProcessId(process), Some(rank)).expect("a page"));
+            let page = host.node_page().expect("a page");
+            endpoint
+                .show(NodePage::of_host(&page, ProcessId(process), Some(rank), host.now()).expect("a page"));
             endpoint
         });
         let to_a = b.join(host.oob().connect(&listener.address()).expect("a stream")).expect("a peer");

@@ -1,6 +1,6 @@
 // Kernels of this project: a program that uses every operation, floods, exchanges whose bytes are checked, failures, what `trunkline
 // bench device` times, and the programs of the three examples (a ring of sums, tokens, halos). Compiled when a program starts, by NVRTC (crates/device-queue/src/kernels.rs); and for threads of the host, which is how they
-// are tested where no GPU is (crates/engine/tests/m2).
+// are tested where no GPU is (crates/device/tests/m2).
 #ifndef TRUNKLINE_KERNELS_H
 #define TRUNKLINE_KERNELS_H
 
@@ -10,7 +10,7 @@ namespace kernels {
 
 using namespace trunkline;
 
-// What a kernel is given, as words by value: crates/engine/src/device/lanes.rs has the twin.
+// What a kernel is given, as words by value: crates/device/src/lanes.rs has the twin.
 struct Job {
     const View *views;  // lanes, then their companions
     u64 lanes;

@@ -13,7 +13,6 @@ mod connect;
 mod control;
 #[cfg(test)]
 mod control_tests;
-pub mod device;
 mod engine;
 mod error;
 mod failover;
@@ -26,7 +25,6 @@ mod groups;
 mod helper;
 pub mod host;
 mod id;
-pub mod ipc;
 mod lane;
 #[cfg(test)]
 mod lane_tests;
@@ -71,7 +69,9 @@ mod slab;
 mod status;
 mod stripe;
 mod sync;
-pub mod tagged;
+mod turns;
+#[cfg(test)]
+mod turns_tests;
 mod wait;
 mod watch;
 
@@ -86,8 +86,9 @@ pub use params::{
     Alias, ExecuteBy, FabricName, Found, MatchBy, OfiParams, ParamInfo, Params, ParamsError, SharedHeap,
     SharingParams, SoftCopy, SoftParams, TABLE,
 };
-pub use status::{NodePage, NodePageError, PageError, read_head, read_node, read_status};
+pub use status::{PageError, read_head, read_status};
 pub use trunkline_proto::counters::Counters;
 pub use trunkline_proto::mutant::Mutant;
 pub use trunkline_proto::pool::config::Traffic;
+pub use turns::Turns;
 pub use wait::{Pause, Waiting};

@@ -2,7 +2,6 @@
 //! thread at a time writes; whether the words lie on a page or in memory of our own, nobody here asks afterwards.
 
 pub(crate) mod groups;
-mod node;
 mod read;
 
 use std::sync::Arc;
@@ -19,7 +18,6 @@ use trunkline_proto::wire::status::{
 };
 
 use self::groups::Records;
-pub use self::node::{NodePage, NodePageError, read_node};
 pub use self::read::{PageError, read_head, read_status};
 use crate::{CommFault, Mutant, Params};
 

@@ -3,7 +3,7 @@
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-#[path = "device/mortal.rs"]
+#[path = "../../device/tests/device/mortal.rs"]
 mod mortal;
 
 use std::sync::Arc;

@@ -8,7 +8,7 @@
 mod lane;
 #[path = "../src/request.rs"]
 mod request;
-#[path = "../src/device/turns.rs"]
+#[path = "../src/turns.rs"]
 mod turns;
 
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};

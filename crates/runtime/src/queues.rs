@@ -1,6 +1,6 @@
 //! Device queues over the fabric that was chosen: what their executor asks of it, one match a call.
 
-use trunkline_engine::device::{Carried, Ended, Network, Place, Rma};
+use trunkline_device::{Carried, Ended, Network, Place, Rma};
 use trunkline_engine::rma::{Local, Member, RmaError, Source};
 use trunkline_ofi::OfiFabric;
 use trunkline_proto::rma::atomic::Action;

@@ -1,6 +1,6 @@
-//! Fuzzes `ipc_node`; its checks are in `trunkline_engine::fuzzing`.
+//! Fuzzes `ipc_node`; its checks are in `trunkline_node::fuzzing`.
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
-    trunkline_engine::fuzzing::run("ipc_node", bytes);
+    trunkline_node::fuzzing::run("ipc_node", bytes);
 });

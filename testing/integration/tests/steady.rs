@@ -273,8 +273,8 @@ fn hits_on_shared_memory_allocate_nothing() {
 
 /// Messages inside the node, of memory that the other maps and of memory that only calls reach: the receiver copies, and what is learned.
 fn messages_inside_a_node_allocate_nothing() {
-    use trunkline_engine::ipc::Buffer;
     use trunkline_mem::ipc::{Device, Private};
+    use trunkline_node::ipc::Buffer;
     use trunkline_proto::tagged::{Choice, Method};
     use trunkline_proto::time::Duration;
     let device = Device::create(0, 64 << 20).unwrap();
@@ -291,13 +291,13 @@ fn messages_inside_a_node_allocate_nothing() {
 /// Two endpoints of this process, for whom time goes on by so much with each call.
 fn exchanges_allocate_nothing<M: trunkline_mem::ipc::IpcMemory>(
     memories: [M; 2],
-    alloc: impl Fn(&M, usize) -> trunkline_engine::ipc::Buffer,
+    alloc: impl Fn(&M, usize) -> trunkline_node::ipc::Buffer,
     copy: trunkline_proto::tagged::Choice,
     tick: trunkline_proto::time::Duration,
 ) {
-    use trunkline_engine::ipc::{Buffer, Config as Sharing};
-    use trunkline_engine::tagged::{Begun, Config, Endpoint, Event};
     use trunkline_fabric::{Oob as _, OobListener as _};
+    use trunkline_node::ipc::{Buffer, Config as Sharing};
+    use trunkline_node::tagged::{Begun, Config, Endpoint, Event};
     use trunkline_proto::tagged::Choice;
     use trunkline_proto::time::{Duration, Instant};
     use trunkline_proto::wire::tagged::Inbox;
@@ -375,12 +375,12 @@ fn exchanges_allocate_nothing<M: trunkline_mem::ipc::IpcMemory>(
 /// buffers that others have mapped, is looked at.
 /// The receiver copies, or both by turns: what is learned is which of these.
 fn messages_of_who_shows_what_it_shares_allocate_nothing(method: trunkline_proto::tagged::Method) {
-    use trunkline_engine::ipc::{Buffer, Config as Sharing};
-    use trunkline_engine::tagged::{Begun, Config, Endpoint, Event};
-    use trunkline_engine::{NodePage, read_node};
     use trunkline_fabric::{Oob as _, OobListener as _};
     use trunkline_mem::ipc::Device;
     use trunkline_mem::{Page, PageView};
+    use trunkline_node::ipc::{Buffer, Config as Sharing};
+    use trunkline_node::tagged::{Begun, Config, Endpoint, Event};
+    use trunkline_node::{NodePage, read_node};
     use trunkline_proto::id::ProcessId;
     use trunkline_proto::tagged::Choice;
     use trunkline_proto::time::{Duration, Instant};

@@ -39,9 +39,9 @@ const CALLS_SOURCE: [&str; 2] = ["tools/xtask/src/calls.c", "crates/shmem/includ
 /// OpenSHMEM's library.
 const OPENSHMEM: &str = "libtrunkline_shmem.so";
 
-/// Orders that the example `messages` of the engine knows.
+/// Orders that the example `messages` of `node` knows.
 const MESSAGES: [&str; 1] = ["near"];
-/// Orders that its example `entries` knows: entries of device queues.
+/// Orders that the example `entries` of `device` knows: entries of device queues.
 const ENTRIES: &str = "device_";
 /// Calls for each message that count as none: what a longer run does besides, by the clock.
 const NO_CALLS: f64 = 0.05;
@@ -194,7 +194,9 @@ fn build(workspace: &Workspace) -> Result<Built> {
         "-p",
         "trunkline-proto",
         "-p",
-        "trunkline-engine",
+        "trunkline-node",
+        "-p",
+        "trunkline-device",
         "-p",
         "trunkline-shmem",
     ];

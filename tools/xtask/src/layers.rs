@@ -26,6 +26,8 @@ const LAYERS: &[(&str, u8)] = &[
     ("ofi-strict", 1),
     ("engine", 3),
     ("sim", 3),
+    ("node", 3),
+    ("device", 3),
     ("runtime", 4),
     ("trunkline", 4),
     ("nccl", 4),
@@ -44,6 +46,7 @@ const SAME_LAYER: &[(&str, &str)] = &[
     ("fabric", "mem"),
     ("device-queue", "mem"),
     ("sim", "engine"),
+    ("device", "engine"),
     ("nccl", "runtime"),
     ("trunkline", "runtime"),
     ("shmem", "runtime"),
@@ -75,7 +78,7 @@ const PROTO_DEPENDENCIES: &[&str] = &["arrayvec", "bitflags", "thiserror", "zero
 
 /// Crates whose every root must say `#![forbid(unsafe_code)]`.
 const NO_UNSAFE: &[&str] =
-    &["proto", "fabric", "engine", "sim", "cli", "xtask", "topo", "runtime", "trunkline"];
+    &["proto", "fabric", "engine", "node", "device", "sim", "cli", "xtask", "topo", "runtime", "trunkline"];
 
 /// The folder of shipped crates. They need no crate of another folder, except in tests.
 const SHIPPED: &str = "crates";
@@ -134,7 +137,7 @@ fn arrows(package: &Crate, findings: &mut Findings) {
         if from == "nccl-host" && to != "sys" && when == When::Always {
             findings.add(from, format!("depends on {to}; the plugin host may know no crate of ours but sys"));
         }
-        if ["engine", "sim"].contains(&from) && below == 2 && when == When::Always {
+        if ["engine", "node", "device", "sim"].contains(&from) && below == 2 && when == When::Always {
             findings.add(from, format!("names the fabric {to}; it sees the contract only"));
         }
     }

@@ -21,9 +21,9 @@ const LONGEST: [(&str, &str); 7] = [
     ("integration", "main"),
     ("trunkline", "api"),
     ("mem", "ipc"),
-    ("engine", "ipc"),
+    ("node", "ipc"),
     ("softnic", "conformance"),
-    ("engine", "tagged"),
+    ("node", "tagged"),
     ("shmem", "programs"),
 ];
 

@@ -9,8 +9,9 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use rustix::fs::{Mode, OFlags};
-use trunkline_engine::{NodePageError, PageError, read_head, read_node, read_status};
+use trunkline_engine::{PageError, read_head, read_status};
 use trunkline_mem::{PageView, ViewError};
+use trunkline_node::{NodePageError, read_node};
 use trunkline_proto::wire::status::{NAME, Status, node};
 
 /// Looks between two searches through all processes; the others only look at the pages that are known.

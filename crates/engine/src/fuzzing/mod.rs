@@ -1,9 +1,6 @@
 //! The fuzz targets of this crate, and the inputs they begin with. Called by the programs in `testing/fuzz/` and by the test that replays
 //! `testing/fuzz/corpus/`; nothing of this is in the product.
 
-mod endpoint;
-mod node;
-
 use trunkline_proto::fuzzing::Target;
 
 /// The targets of this crate.
@@ -18,8 +15,6 @@ pub const TARGETS: &[Target] = &[
         check: crate::host::fuzzing::actions,
         seeds: crate::host::fuzzing::action_seeds,
     },
-    Target { name: "tagged_endpoint", check: endpoint::actions, seeds: endpoint::action_seeds },
-    Target { name: "ipc_node", check: node::node, seeds: node::node_seeds },
 ];
 
 /// Runs the target of that name.

@@ -5,13 +5,11 @@ use std::sync::Arc;
 
 use trunkline_fabric::{Host, HostPage, Level};
 use trunkline_mem::Page;
-use trunkline_proto::id::ProcessId;
 use trunkline_proto::time::Instant;
 use trunkline_proto::wire::status::{self, node};
 
 use super::oob::UnixOob;
 use super::reach::Reach;
-use crate::NodePage;
 
 type Log = Box<dyn Fn(Level, &str) + Send + Sync>;
 
@@ -32,13 +30,11 @@ impl UnixHost {
         Self { oob: UnixOob::new(reach), log: Box::new(log) }
     }
 
-    /// A page for an endpoint that shares memory inside this node, of that name and with that rank in its job; `None` where there is no
-    /// memory for it, which costs nothing but that nobody sees the endpoint.
+    /// A page for an endpoint that shares memory inside this node; `None` where there is no memory for it, which costs nothing but that
+    /// nobody sees the endpoint.
     #[must_use]
-    pub fn node_page(&self, process: ProcessId, rank: Option<u32>) -> Option<NodePage> {
-        let HostPage { page, pid, unix_ns } = show(node::NAME, node::BYTES).ok()?;
-        let made = self.now().0;
-        NodePage::new(&page, &node::Owner { process, pid, rank, made_unix: unix_ns, made })
+    pub fn node_page(&self) -> Option<HostPage> {
+        show(node::NAME, node::BYTES).ok()
     }
 }
 

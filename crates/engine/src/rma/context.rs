@@ -70,7 +70,10 @@ pub enum Source<'a> {
 }
 
 impl Source<'_> {
-    pub(crate) const fn len(&self) -> u64 {
+    /// How many bytes it has.
+    #[must_use]
+    #[inline]
+    pub const fn byte_len(&self) -> u64 {
         match self {
             Self::Bytes(bytes) => bytes.len() as u64,
             Self::Heap(local) => local.len,

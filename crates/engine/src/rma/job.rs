@@ -141,7 +141,9 @@ impl<F: Fabric, H: Host> Job<F, H> {
     }
 
     /// The bug that is planted in it, if any.
-    pub(crate) const fn mutant(&self) -> Mutant {
+    #[must_use]
+    #[inline]
+    pub const fn mutant(&self) -> Mutant {
         self.params.mutant
     }
 

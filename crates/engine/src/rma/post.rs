@@ -71,7 +71,7 @@ impl<R: Rail> Context<R> {
         offset: u64,
         from: Source<'_>,
     ) -> Result<Option<u64>, RmaError> {
-        let Some((path, len)) = self.route(at, from.len()) else { return Ok(None) };
+        let Some((path, len)) = self.route(at, from.byte_len()) else { return Ok(None) };
         let peer = &mut self.peers[at as usize];
         remote(&peer.links[path.index()], heap, offset, len)?;
         let epoch = peer.outgoing.next_number();

@@ -23,7 +23,7 @@ impl<R: Rail> Context<R> {
         update: Update,
     ) -> Result<bool, RmaError> {
         self.source(from)?;
-        let len = from.len();
+        let len = from.byte_len();
         let Some(at) = self.ready(member) else { return Ok(false) };
         self.check(at, heap, offset, len)?;
         if self.peers[at as usize].sending.is_some() {

@@ -2,13 +2,13 @@
 //! a job, and messages inside a node.
 
 use trunkline_engine::host::UnixHost;
-use trunkline_engine::ipc::{Buffer, Config as Sharing};
 use trunkline_engine::rma::{HeapMemory, Job, Local, RmaError, Source};
-use trunkline_engine::tagged::{Begun, Config, Endpoint, Event};
 use trunkline_engine::{Engine, Nics, Params, RecvBuf};
 use trunkline_fabric::{Host as _, Oob as _, OobListener as _};
 use trunkline_mem::Memory;
 use trunkline_mem::ipc::Private;
+use trunkline_node::ipc::{Buffer, Config as Sharing};
+use trunkline_node::tagged::{Begun, Config, Endpoint, Event};
 use trunkline_proto::ipc::exporter::Amount;
 use trunkline_proto::tagged::{Choice, Method};
 use trunkline_proto::wire::tagged::Inbox;

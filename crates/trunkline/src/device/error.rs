@@ -1,7 +1,7 @@
 //! What can go wrong with windows, and with what kernels post and wait for.
 
+use trunkline_device::{GuestError, LanesError, QueuesError};
 use trunkline_device_queue::{Refusal, WaitError};
-use trunkline_engine::device::{GuestError, LanesError, QueuesError};
 use trunkline_engine::rma::RmaError;
 use trunkline_mem::gpu::{CallError, RangeError};
 use trunkline_mem::ipc::Cause;

@@ -4,8 +4,8 @@
 use std::io::{self, Read, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use trunkline_device::{Guest, Key, Words, processes::process};
 use trunkline_device_queue::Queue;
-use trunkline_engine::device::{Guest, Key, Words, processes::process};
 use trunkline_mem::{Found, Memory, OutOfMemory, Shared};
 use trunkline_proto::reserve::{try_filled, try_filled_with, try_vec};
 use trunkline_proto::wire::devq::{self as wire, GuestFile, Status};

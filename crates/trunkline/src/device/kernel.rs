@@ -3,10 +3,10 @@
 use std::cell::Cell;
 use std::time::Duration;
 
+use trunkline_device::{Guest, Patience, Watching, Words, die};
 use trunkline_device_queue::{
     Addition, Budget, Condition, OrDie, Queue, Slot, Ticket, WaitError, look_at_sum,
 };
-use trunkline_engine::device::{Guest, Patience, Watching, Words, die};
 use trunkline_proto::mutant::Mutant;
 use trunkline_proto::wire::devq::{Aborted, Atomic, Entry, LENGTH_MAX, Local, Remote, Status, Work};
 

@@ -10,11 +10,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use trunkline_device_queue::{Queue, Slots};
-use trunkline_engine::device::{
+use trunkline_device::{
     ErrorTable, Far, FarWords, FlushedPart, FlushedPeer, Key, Lanes, Part, Peer, Place, QueuesError, Region,
     Words, WordsRegion,
 };
+use trunkline_device_queue::{Queue, Slots};
 use trunkline_engine::rma::{Local, Member, RmaError};
 use trunkline_mem::{Memory, OutOfMemory};
 use trunkline_proto::reserve::{try_grow, try_vec};

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
+use trunkline_device::{Copies, ErrorTable, Key, Lanes, Region};
 use trunkline_device_queue::View;
-use trunkline_engine::device::{Copies, ErrorTable, Key, Lanes, Region};
 use trunkline_mem::gpu::{Arg, Device, Mover, Pinned};
 use trunkline_mem::{Memory, OutOfMemory};
 use trunkline_proto::reserve::{try_filled, try_vec};

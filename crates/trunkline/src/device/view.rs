@@ -4,8 +4,8 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
+use trunkline_device::{Key, Words};
 use trunkline_device_queue::{Queue, View};
-use trunkline_engine::device::{Key, Words};
 use trunkline_proto::reserve::{OutOfMemory, try_collect, try_filled_with, try_vec};
 use trunkline_proto::wire::devq::{WindowLayout, stream_at};
 

@@ -4,11 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
+use trunkline_device::{Courier, ErrorTable, FlushedNetwork, Key, Mode, Patience, Queues, Region, Words};
 use trunkline_device_queue::{BellPage, Directory, Memory as _, Queue, Ticket};
 use trunkline_engine::Mutant;
-use trunkline_engine::device::{
-    Courier, ErrorTable, FlushedNetwork, Key, Mode, Patience, Queues, Region, Words,
-};
 use trunkline_mem::{Memory, OutOfMemory};
 use trunkline_proto::wire::devq::{WindowLayout, WindowShape, at, is_before};
 use trunkline_runtime::Carrying;

@@ -1,7 +1,7 @@
 //! Bytes that a message is sent from, or received into.
 
-use trunkline_engine::ipc::Buffer as Inner;
 use trunkline_mem::Memory;
+use trunkline_node::ipc::Buffer as Inner;
 use trunkline_proto::tagged::Rows;
 
 use super::MessageError;

@@ -1,9 +1,9 @@
 //! What can go wrong with a message, and what helps.
 
-use trunkline_engine::tagged::{Failed, NoEndpoint, ReceiveRefused, SendRefused};
 use trunkline_fabric::OobError;
 use trunkline_mem::OutOfMemory;
 use trunkline_mem::ipc::CopyError;
+use trunkline_node::tagged::{Failed, NoEndpoint, ReceiveRefused, SendRefused};
 use trunkline_proto::wire::window::WindowError;
 
 use crate::error::Error;

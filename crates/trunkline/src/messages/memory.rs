@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-pub use trunkline_engine::ipc::{Counts as Driver, Hook};
-use trunkline_engine::tagged::PeerId;
 use trunkline_mem::ipc::IpcMemory;
+pub use trunkline_node::ipc::{Counts as Driver, Hook};
+use trunkline_node::tagged::PeerId;
 pub use trunkline_proto::ipc::exporter::Counts as Sharing;
 use trunkline_proto::ipc::exporter::Listing;
 pub use trunkline_proto::ipc::exporter::{Amount, State, Usage, Why};

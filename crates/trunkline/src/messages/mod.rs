@@ -75,10 +75,10 @@ pub(crate) use start::fuzzing as rank_card;
 use std::sync::Arc;
 
 use trunkline_engine::host::{UnixHost, UnixStream};
-pub use trunkline_engine::tagged::Counts;
-use trunkline_engine::tagged::{Begun, Done, Endpoint, Failed, PeerId, RequestId, SendRefused};
 use trunkline_fabric::Host as _;
 pub use trunkline_mem::ipc::{AnyMemory, Device, Host, IpcMemory, NoMemory, Private};
+pub use trunkline_node::tagged::Counts;
+use trunkline_node::tagged::{Begun, Done, Endpoint, Failed, PeerId, RequestId, SendRefused};
 pub use trunkline_proto::tagged::{Choice, Method};
 use trunkline_proto::time::Instant;
 
@@ -362,7 +362,7 @@ impl<M: IpcMemory> Messages<M> {
         send: impl Fn(
             &mut Endpoint<M, UnixStream>,
             PeerId,
-            &trunkline_engine::ipc::Buffer,
+            &trunkline_node::ipc::Buffer,
         ) -> Result<Begun, SendRefused>,
     ) -> Result<Request, MessageError> {
         let peer = self.peer(to)?;

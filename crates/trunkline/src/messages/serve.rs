@@ -3,9 +3,9 @@
 //!
 //! Whoever asks has checked that the bytes are there; the owner checks again, and denies what is not.
 
-use trunkline_engine::ipc::Spot;
-use trunkline_engine::tagged::{Begun, PeerId, RequestId};
 use trunkline_mem::ipc::IpcMemory;
+use trunkline_node::ipc::Spot;
+use trunkline_node::tagged::{Begun, PeerId, RequestId};
 use trunkline_proto::wire::window::{ACCESS_BYTES, Access, Deed};
 
 use super::{Buffer, Messages, OWN_TAGS};
@@ -187,7 +187,7 @@ impl<M: IpcMemory> Messages<M> {
         let tag = (PUT | access.number, u64::MAX);
         match self.endpoint.receive(Some(from), tag, into.inner().clone()) {
             Ok(request) => (Step::Placing(request, placed), true),
-            Err(trunkline_engine::tagged::ReceiveRefused::TooMany) => (Step::New, false),
+            Err(trunkline_node::tagged::ReceiveRefused::TooMany) => (Step::New, false),
             Err(_) => (Step::Over, true),
         }
     }

@@ -7,11 +7,12 @@ use std::time::{Duration, Instant as Clock};
 
 use trunkline_engine::MemberKey;
 use trunkline_engine::host::{Reach, UnixHost, UnixListener, UnixOob, UnixStream};
-use trunkline_engine::ipc::Config as Sharing;
-use trunkline_engine::tagged::{Config, DEVICE_PIECE, Endpoint, Event, PeerId};
 use trunkline_fabric::{Host as _, Oob as _, OobAddress, OobError, OobListener as _};
 use trunkline_mem::gpu::FreeCount;
 use trunkline_mem::ipc::{Device, IpcMemory, Passing};
+use trunkline_node::NodePage;
+use trunkline_node::ipc::Config as Sharing;
+use trunkline_node::tagged::{Config, DEVICE_PIECE, Endpoint, Event, PeerId};
 use trunkline_proto::holding::try_hold;
 use trunkline_proto::id::ProcessId;
 use trunkline_proto::ipc::exporter::Amount;
@@ -106,8 +107,10 @@ pub(super) fn start<M: IpcMemory>(world: &World, memory: M) -> Result<Messages<M
         together: super::Together::default(),
         died: None,
     };
-    let page =
-        if params.status { one.host.0.node_page(ProcessId(process), u32::try_from(rank).ok()) } else { None };
+    let page = if params.status { one.host.0.node_page() } else { None };
+    let page = page.and_then(|page| {
+        NodePage::of_host(&page, ProcessId(process), u32::try_from(rank).ok(), one.host.0.now())
+    });
     page.into_iter().for_each(|page| one.endpoint.show(page));
     FreeCount::find_preloaded().into_iter().for_each(|count| one.endpoint.follow_frees(count));
     // Whoever can be reached is near; it learns of it in the same way.

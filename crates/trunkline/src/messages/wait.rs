@@ -4,9 +4,9 @@ use std::thread::available_parallelism;
 use std::time::Duration;
 
 use trunkline_engine::Waiting;
-use trunkline_engine::ipc::Leave;
-use trunkline_engine::tagged::Event;
 use trunkline_mem::ipc::IpcMemory;
+use trunkline_node::ipc::Leave;
+use trunkline_node::tagged::Event;
 use trunkline_proto::time::Instant;
 
 use super::{MessageError, Messages};

@@ -8,9 +8,9 @@ mod making;
 
 use std::collections::VecDeque;
 
-use trunkline_engine::ipc::Spot;
-use trunkline_engine::tagged::Loan;
 use trunkline_mem::ipc::IpcMemory;
+use trunkline_node::ipc::Spot;
+use trunkline_node::tagged::Loan;
 use trunkline_proto::reserve::try_grow;
 use trunkline_proto::tagged::Rows;
 use trunkline_proto::wire::ipc::Name;

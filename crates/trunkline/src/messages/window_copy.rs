@@ -1,8 +1,8 @@
 //! Puts and gets of windows that this rank copies by itself: to and from parts that it has mapped, and its own. Each comes back when its bytes are there; while a
 //! device copies them, the rank goes on with everything else.
 
-use trunkline_engine::tagged::Loan;
 use trunkline_mem::ipc::{CopyError, IpcMemory};
+use trunkline_node::tagged::Loan;
 use trunkline_proto::wire::window::Deed;
 
 use super::window::{Place, Window};

@@ -1,4 +1,4 @@
-// Kernels over windows for the device of crates/engine/tests/m2/stub.c.
-#include "../../../engine/tests/m2/played.h"
+// Kernels over windows for the device of crates/device/tests/m2/stub.c.
+#include "../../../device/tests/m2/played.h"
 #include "window_kernels.h"
 #include "window_entries.h"

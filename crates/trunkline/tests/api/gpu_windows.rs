@@ -1,5 +1,5 @@
 //! Windows whose kernels run on a GPU (mode M2), between processes: in pinned memory, in the GPU's memory, and beside ranks whose kernels are threads in Rust. Over a
-//! library that stands for NVIDIA's driver (`crates/engine/tests/m2/stub.c`), whose device is a process of its own; on a GPU the same, SKIPPED where there is none.
+//! library that stands for NVIDIA's driver (`crates/device/tests/m2/stub.c`), whose device is a process of its own; on a GPU the same, SKIPPED where there is none.
 
 use std::ffi::OsStr;
 use std::path::Path;
@@ -50,7 +50,7 @@ fn build_stub() -> Option<tempfile::TempDir> {
         assert!(output.status.success(), "{source}: {}", String::from_utf8_lossy(&output.stderr));
         Some(())
     };
-    compile("cc", "engine/tests/m2/stub.c", "libcuda.so.1", &["-Wl,-soname,libcuda.so.1"])?;
+    compile("cc", "device/tests/m2/stub.c", "libcuda.so.1", &["-Wl,-soname,libcuda.so.1"])?;
     let cxx = ["-std=c++17", "-Wno-unused-function"];
     compile("c++", "trunkline/tests/api/gpu_kernels.cpp", "kernels.so", &cxx)?;
     Some(folder)

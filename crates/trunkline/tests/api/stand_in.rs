@@ -1,4 +1,4 @@
-//! The calls of a rank to the library that stands for a driver (`crates/engine/tests/m2/stub.c`, `crates/mem/tests/ipc/stub`).
+//! The calls of a rank to the library that stands for a driver (`crates/device/tests/m2/stub.c`, `crates/mem/tests/ipc/stub`).
 
 use std::mem::ManuallyDrop;
 

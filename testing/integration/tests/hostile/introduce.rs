@@ -4,10 +4,10 @@
 use trunkline::World;
 use trunkline::messages::{Choice, Host};
 use trunkline_engine::host::{UnixHost, UnixStream};
-use trunkline_engine::ipc::Config as Sharing;
-use trunkline_engine::tagged::{Config, Endpoint, Event};
 use trunkline_engine::{MemberKey, ProofPurpose};
 use trunkline_fabric::{Frame, Host as _, Oob as _, OobAddress, OobListener as _, OobStream as _};
+use trunkline_node::ipc::Config as Sharing;
+use trunkline_node::tagged::{Config, Endpoint, Event};
 use trunkline_proto::ipc::exporter::Amount;
 use trunkline_proto::wire::dial::PublicKey;
 use trunkline_proto::wire::introduction::Introduction;

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use trunkline_device::{Copies, ErrorTable, Job, Lanes, Queues, Region};
 use trunkline_device_queue::kernels;
 use trunkline_engine::Mutant;
-use trunkline_engine::device::{Copies, ErrorTable, Job, Lanes, Queues, Region};
 use trunkline_mem::Memory;
 use trunkline_mem::gpu::{Arg, Device, Gpu, Pinned, Program, Vendor};
 

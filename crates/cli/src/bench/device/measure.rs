@@ -5,11 +5,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc;
 use std::time::Instant;
 
+use trunkline_device::QueueError;
+use trunkline_device::{Executor, Network, Words};
 use trunkline_device_queue::channel::Channel;
 use trunkline_device_queue::{BellPage, Lane, Queue, Ticket, heap};
 use trunkline_engine::Mutant;
-use trunkline_engine::device::QueueError;
-use trunkline_engine::device::{Executor, Network, Words};
 use trunkline_proto::wire::devq::{Bells, Entry, Work};
 
 use super::gpu;

@@ -87,7 +87,7 @@ pub(crate) enum DeviceBenchError {
     Wait(#[from] trunkline_device_queue::WaitError),
     /// No queue.
     #[error(transparent)]
-    Queue(#[from] trunkline_engine::device::QueueError),
+    Queue(#[from] trunkline_device::QueueError),
     /// A thread of the measurement has panicked.
     #[error("a thread of the measurement has panicked")]
     Panicked,

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use trunkline_device_queue::{Addition, Bytes, Condition, Queue, Slot};
-use trunkline_engine::device::{
+use trunkline_device::{
     Carried, Ended, ErrorTable, Failure, Far, Key, Mode, Network, Patience, Place, Queues, Region, Rma, Words,
 };
+use trunkline_device_queue::{Addition, Bytes, Condition, Queue, Slot};
 use trunkline_engine::host::UnixHost;
 use trunkline_engine::rma::{Job, Local as Heap, Source};
 use trunkline_engine::{Mutant, Nics, Params};

@@ -3,9 +3,9 @@
 
 use std::collections::VecDeque;
 
-use trunkline_engine::ipc::Borrowed;
-use trunkline_engine::tagged::{Lending, Loan};
 use trunkline_mem::ipc::IpcMemory;
+use trunkline_node::ipc::Borrowed;
+use trunkline_node::tagged::{Lending, Loan};
 use trunkline_proto::reserve::{try_deque, try_filled, try_vec};
 use trunkline_proto::wire::ipc::Name;
 use trunkline_proto::wire::window::{CARD_BYTES, Card, Part as Given};

@@ -1,0 +1,569 @@
+//! One executor: all queues of a page of doorbells, drained onto one network. Its owner makes the passes.
+
+mod watched;
+
+use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use trunkline_device_queue::drain::BATCH;
+use trunkline_device_queue::view::Own;
+use trunkline_device_queue::{BellPage, Drain, Memory as _, Queue, Rules, View};
+use trunkline_mem::gpu::{Device, Pinned};
+use trunkline_mem::{OutOfMemory, Shared};
+use trunkline_proto::holding::try_hold;
+use trunkline_proto::limits::DEVICE_PIECES_MAX;
+use trunkline_proto::mutant::Mutant;
+use trunkline_proto::wire::devq::{
+    Aborted, Bells, Companion, Frontier, POST_PLACES, PostRooms, Shape, ShapeError, Status, at as words_at,
+    is_before,
+};
+
+use crate::network::Network;
+use crate::numbers::{Number, Numbers};
+use crate::port::{Begun, Jobs};
+use crate::processes::{File, Owned, companion_of};
+use crate::queue_error::QueueError;
+use crate::region::{Far, Key, Region, Regions};
+use crate::words::Words;
+use trunkline_engine::rma::Member;
+use watched::Watched;
+
+/// Entries of a queue that are under way together.
+pub const WINDOW: u32 = 64;
+
+/// How often what comes beside links is heard: which words are spoiled, and whether members live whose signals somebody may be waiting for.
+const WATCH_EVERY: Duration = Duration::from_millis(5);
+
+/// Queues that producers find by their numbers.
+pub type Directory = Arc<Mutex<BTreeMap<u32, Queue<Words>>>>;
+
+/// What a pass did.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct Pass {
+    /// Something moved: more is likely to.
+    pub moved: bool,
+    /// Something is under way, or waits for another queue.
+    pub busy: bool,
+}
+
+/// The executor.
+#[derive(Debug)]
+pub struct Executor<N> {
+    page: BellPage<Words>,
+    drain: Drain<Words>,
+    jobs: Jobs<N>,
+    directory: Directory,
+    /// Those of queues, which are their doorbells', too.
+    numbers: Numbers,
+    /// Queues that have been given back, and are not gone yet.
+    ending: Vec<u32>,
+    /// Those that are gone, whose memory the caller frees: a driver may wait for a kernel first, which may wait for this executor.
+    retired: Vec<Queue<Words>>,
+    /// Where queues lie whose producers are no threads of this process.
+    room: Option<Room>,
+    watched: Vec<Watched>,
+    /// Queues of other processes.
+    owned: Vec<Owned>,
+    looked: Instant,
+    /// Companions, by the queue that they are of.
+    companions: BTreeMap<u32, u32>,
+    /// It has ended: nothing is made any more.
+    leaves: bool,
+    mutant: Mutant,
+}
+
+/// Where queues lie for others.
+#[derive(Debug)]
+enum Room {
+    /// Pinned memory of the host, which a device sees. Where it finds the page of doorbells, and each queue, by number.
+    Device { page: u64, queues: Vec<u64> },
+    /// A memory file, which other processes map.
+    File(File),
+}
+
+impl<N: Network> Executor<N> {
+    /// One for at most `queues` queues, companions included; 1 to 65,536, else the nearest of these.
+    ///
+    /// # Errors
+    /// [`QueueError::Shape`].
+    pub fn new(network: N, queues: u32, mutant: Mutant) -> Result<Self, QueueError> {
+        let queues = queues.clamp(1, trunkline_proto::wire::devq::BELLS_MAX);
+        let page = BellPage::create(Words::try_heap(Bells::new(queues)?.bytes())?, queues, mutant)?;
+        Self::with(network, page, None, mutant)
+    }
+
+    /// The same, for queues whose producers are threads of a device: they lie in pinned memory, with a byte for each doorbell.
+    ///
+    /// # Errors
+    /// [`QueueError`].
+    pub fn for_device(network: N, queues: u32, device: &Device, mutant: Mutant) -> Result<Self, QueueError> {
+        let queues = queues.clamp(1, trunkline_proto::wire::devq::BELLS_MAX);
+        let pinned = device.pinned(Bells::new(queues)?.by_bytes().bytes() as usize)?;
+        let page = BellPage::create_for_devices(Words::of(pinned.memory().clone()), queues, mutant)?;
+        let room = Room::Device { page: pinned.at(), queues: Vec::new() };
+        Self::with(network, page, Some(room), mutant)
+    }
+
+    /// The same, for queues whose producers are threads of other processes of the host: they lie in a memory file, and none is deeper than `deepest`.
+    ///
+    /// # Errors
+    /// [`QueueError`].
+    pub fn for_processes(network: N, queues: u32, deepest: u32, mutant: Mutant) -> Result<Self, QueueError> {
+        let queues = queues.clamp(1, trunkline_proto::wire::devq::BELLS_MAX);
+        let file = File::new(queues, deepest, mutant)?;
+        let page = BellPage::create(file.words().clone(), queues, mutant)?;
+        Self::with(network, page, Some(Room::File(file)), mutant)
+    }
+
+    /// The memory file of [`for_processes`](Self::for_processes), for producers to map, who use it by [`Guest`](super::Guest).
+    #[must_use]
+    pub const fn file(&self) -> Option<&Shared> {
+        match &self.room {
+            Some(Room::File(file)) => Some(file.shared()),
+            _ => None,
+        }
+    }
+
+    /// A queue is that process's (`pidfd_open`): once it has ended and what it had submitted is executed, the queue ends with [`Status::PeerDead`], and with it the companion.
+    /// What it had reserved and not published nobody waits for.
+    pub fn own(&mut self, number: u32, process: OwnedFd) {
+        self.owned.push(Owned::new(number, process));
+    }
+
+    fn with(
+        network: N,
+        page: BellPage<Words>,
+        room: Option<Room>,
+        mutant: Mutant,
+    ) -> Result<Self, QueueError> {
+        let (drain, jobs) = (Drain::new(page.clone(), mutant)?, Jobs::new(network, mutant));
+        let (directory, looked) = (Directory::default(), Instant::now());
+        let (watched, owned) = (Vec::new(), Vec::new());
+        let companions = BTreeMap::new();
+        Ok(Self {
+            page,
+            drain,
+            jobs,
+            directory,
+            numbers: Numbers::default(),
+            ending: Vec::new(),
+            retired: Vec::new(),
+            room,
+            watched,
+            owned,
+            looked,
+            companions,
+            leaves: false,
+            mutant,
+        })
+    }
+
+    /// Makes a queue, whose first index is `first`.
+    ///
+    /// # Errors
+    /// [`QueueError`].
+    pub fn make_queue(&mut self, depth: u32, first: u64) -> Result<Queue<Words>, QueueError> {
+        if matches!(self.room, Some(Room::Device { .. })) {
+            return Err(QueueError::Device);
+        }
+        self.make(depth, first, None)
+    }
+
+    /// Bytes of a queue for threads of a device.
+    ///
+    /// # Errors
+    /// [`QueueError::Shape`].
+    pub fn lane_bytes(depth: u32) -> Result<usize, ShapeError> {
+        Ok(Shape::new(depth, 0, 0, 0)?.for_device().bytes() as usize)
+    }
+
+    /// Makes a queue for threads of a device, and its companion, which it has from the beginning: a kernel that is under way keeps new memory from
+    /// being pinned. Each lies in pinned memory of [`lane_bytes`](Self::lane_bytes) that the caller has allocated. Their numbers.
+    ///
+    /// # Errors
+    /// [`QueueError`]; then neither is left.
+    pub fn make_lane(
+        &mut self,
+        depth: u32,
+        first: u64,
+        pinned: &[Pinned; 2],
+    ) -> Result<[u32; 2], QueueError> {
+        let bytes = Self::lane_bytes(depth)?;
+        let is_large = pinned.iter().all(|pinned| pinned.memory().len() >= bytes);
+        if !matches!(self.room, Some(Room::Device { .. })) || !is_large {
+            return Err(QueueError::Device);
+        }
+        let [own, beside] = pinned;
+        let queue = self.make(depth, first, Some(own))?;
+        let number = queue.shape().number();
+        let companion = match self.make(depth, first, Some(beside)) {
+            Ok(companion) => companion,
+            Err(error) => {
+                if !self.mutant.is("dev-keeps-half-a-lane") {
+                    self.end_queue(number);
+                }
+                return Err(error);
+            }
+        };
+        let of = companion.shape().number();
+        queue.answer(Companion::Queue(of));
+        self.companions.insert(number, of);
+        Ok([number, of])
+    }
+
+    /// Queues that there are, companions included.
+    #[must_use]
+    pub fn queue_count(&self) -> usize {
+        self.directory.lock().unwrap_or_else(PoisonError::into_inner).len()
+    }
+
+    /// What a kernel is given of such a queue; `own` is where the words lie that its device's threads change. `None`: there is no such queue.
+    #[must_use]
+    pub fn view(&self, number: u32, own: Own) -> Option<View> {
+        let Some(Room::Device { queues, page, .. }) = &self.room else { return None };
+        let at = *queues.get(number as usize)?;
+        let directory = self.directory.lock().unwrap_or_else(PoisonError::into_inner);
+        let shape = *directory.get(&number)?.shape();
+        drop(directory);
+        View::new(&shape, at, self.page.bells(), *page, Some(own))
+    }
+
+    fn make(&mut self, depth: u32, first: u64, pinned: Option<&Pinned>) -> Result<Queue<Words>, QueueError> {
+        let taken = self.numbers.take(self.page.count()).ok_or(QueueError::Full(self.page.count()))?;
+        let Number { number, epoch, window } = taken;
+        let made = self.create(depth, (number, epoch), first, pinned);
+        let made = made.and_then(|queue| {
+            self.take_on(&queue, WINDOW.min(depth).saturating_sub(window))?;
+            Ok(queue)
+        });
+        let queue = made.inspect_err(|_| {
+            if let Some(Room::File(file)) = &self.room {
+                file.tell(number, 0);
+            }
+            self.numbers.untake(taken);
+        })?;
+        let mut directory = self.directory.lock().unwrap_or_else(PoisonError::into_inner);
+        directory.insert(number, queue.clone());
+        Ok(queue)
+    }
+
+    /// Takes a queue on, with room for `more` entries under way, and for its end.
+    fn take_on(&mut self, queue: &Queue<Words>, more: u32) -> Result<(), OutOfMemory> {
+        let count = self.queue_count() + 1;
+        self.numbers.reserve(count)?;
+        try_hold(&mut self.ending, count)?;
+        if matches!(self.room, Some(Room::Device { .. })) {
+            try_hold(&mut self.retired, count)?;
+        }
+        self.jobs.grow(more)?;
+        // An atomic is held until the writes before it are placed, whatever the network promises.
+        let rules = Rules { is_ordered: false, me: self.jobs.me(), window: WINDOW };
+        let taken = self.drain.add(queue.clone(), rules)?;
+        debug_assert!(taken, "its number and its doorbell are nobody else's");
+        Ok(())
+    }
+
+    /// The words of a queue, where producers find them.
+    fn create(
+        &mut self,
+        depth: u32,
+        (number, epoch): (u32, u32),
+        first: u64,
+        pinned: Option<&Pinned>,
+    ) -> Result<Queue<Words>, QueueError> {
+        let shape = Shape::new(depth, number, epoch, number)?;
+        let (shape, words, in_file) = match &mut self.room {
+            None => (shape, Words::try_heap(shape.bytes())?, None),
+            Some(Room::Device { queues, .. }) => {
+                let pinned = pinned.ok_or(QueueError::Device)?;
+                let at = number as usize;
+                try_hold(queues, at + 1)?;
+                queues.resize(queues.len().max(at + 1), 0);
+                queues[at] = pinned.at();
+                (shape.for_device(), Words::of(pinned.memory().clone()), None)
+            }
+            Some(Room::File(file)) => {
+                let (at, words) = file.take(&shape)?;
+                (shape, words, Some(at))
+            }
+        };
+        let queue = Queue::create(words, shape, first, &self.page, self.mutant)?;
+        if let (Some(at), Some(Room::File(file))) = (in_file, &self.room) {
+            file.tell(number, at);
+        }
+        Ok(queue)
+    }
+
+    /// Whether all that producers have submitted to a queue and its companion has completed, or will not be executed. A device has its producers' words in its
+    /// own memory: how much it has submitted its doorbell says.
+    #[must_use]
+    pub fn is_through(&self, number: u32) -> bool {
+        let directory = self.directory.lock().unwrap_or_else(PoisonError::into_inner);
+        let both = [Some(number), self.companions.get(&number).copied()];
+        both.into_iter().flatten().filter_map(|number| directory.get(&number)).all(|queue| {
+            if queue.aborted().is_some() || queue.fault().is_some() {
+                return true;
+            }
+            let word = |at| queue.words().load(at, std::sync::atomic::Ordering::Acquire);
+            let by_bell = queue.shape().is_for_device() && !self.mutant.is("dev-settles-by-the-hosts-words");
+            let submitted =
+                if by_bell { self.page.look(queue.shape().bell()) } else { word(words_at::SUBMITTED) };
+            !is_before(Frontier(word(words_at::FRONTIER)).near(submitted), submitted)
+        })
+    }
+
+    /// Whether a queue that is ended has something under way, or its companion.
+    #[must_use]
+    pub fn is_ending(&self, number: u32) -> bool {
+        let companion = self.companions.get(&number);
+        self.ending.contains(&number) || companion.is_some_and(|companion| self.ending.contains(companion))
+    }
+
+    /// All that has begun and not ended, of whichever queue and of none.
+    #[must_use]
+    pub fn begun(&self) -> Vec<Begun> {
+        self.jobs.begun()
+    }
+
+    /// Whether any of it has not ended.
+    #[must_use]
+    pub fn is_any_begun(&self, begun: &[Begun]) -> bool {
+        begun.iter().any(|begun| self.jobs.is_begun(*begun))
+    }
+
+    /// Queues that are gone, for the caller to drop once the executor is another's again.
+    #[must_use]
+    pub fn take_retired(&mut self) -> Vec<Queue<Words>> {
+        std::mem::take(&mut self.retired)
+    }
+
+    /// Ends a queue and its companion, as an abort does, with the status of a reservation that was abandoned: whoever still waits there hears of it. Once nothing of it is under way
+    /// its number and its doorbell are given to another queue, with the next epoch, so nobody is to post to it from here on.
+    pub fn end_queue(&mut self, number: u32) {
+        let companion = self.companions.get(&number).copied();
+        let mut deepest = 0;
+        for number in [Some(number), companion].into_iter().flatten() {
+            let directory = self.directory.lock().unwrap_or_else(PoisonError::into_inner);
+            let Some(queue) = directory.get(&number).filter(|_| !self.ending.contains(&number)) else {
+                continue;
+            };
+            queue.abort(Aborted { status: Status::Abandoned, reason: 0 });
+            deepest = deepest.max(queue.shape().depth());
+            drop(directory);
+            self.ending.push(number);
+        }
+        for _ in 0..deepest / BATCH + 2 {
+            if self.ending.is_empty() {
+                break;
+            }
+            self.pass();
+        }
+    }
+
+    /// The companion of a queue, if one was made.
+    #[must_use]
+    pub fn companion_of(&self, number: u32) -> Option<u32> {
+        self.companions.get(&number).copied()
+    }
+
+    /// Forgets queues of which nothing is under way any more.
+    #[cold]
+    fn retire(&mut self) {
+        let Self { ending, retired, drain, directory, companions, owned, numbers, room, mutant, .. } = self;
+        ending.retain(|&number| {
+            if !drain.remove(number) {
+                return true;
+            }
+            let mut directory = directory.lock().unwrap_or_else(PoisonError::into_inner);
+            let queue = directory.remove(&number);
+            companions.retain(|&of, _| of != number);
+            owned.retain(|owned| owned.number != number);
+            if let Some(Room::File(file)) = room {
+                file.tell(number, 0);
+            }
+            let shape = queue.as_ref().map(|queue| *queue.shape());
+            if let Some(Room::Device { .. }) = room
+                && !mutant.is("dev-frees-queues-itself")
+            {
+                retired.extend(queue);
+            }
+            if let Some(shape) = shape.filter(|_| !mutant.is("dev-keeps-numbers")) {
+                let (epoch, window) = (shape.epoch().wrapping_add(1), WINDOW.min(shape.depth()));
+                let epoch = if mutant.is("dev-epochs-stay") { shape.epoch() } else { epoch };
+                numbers.give_back(Number { number, epoch, window });
+            }
+            false
+        });
+    }
+
+    /// Queues by their numbers.
+    pub fn directory(&self) -> Directory {
+        Arc::clone(&self.directory)
+    }
+
+    /// The page of doorbells.
+    pub const fn page(&self) -> &BellPage<Words> {
+        &self.page
+    }
+
+    /// Takes a region of this process on.
+    pub fn add_region(&mut self, region: Region) -> Option<Key> {
+        self.jobs.regions.add(region)
+    }
+
+    /// Says where a region's bytes lie on their way out ([`Regions::add_rooms`](super::region::Regions::add_rooms)), and makes room for the operations that they begin.
+    ///
+    /// `None`: there is none of that key, or no memory.
+    pub fn add_rooms(&mut self, key: Key, rooms: PostRooms) -> Option<()> {
+        self.jobs.grow(POST_PLACES as u32 + DEVICE_PIECES_MAX).ok()?;
+        self.jobs.regions.add_rooms(key, rooms)
+    }
+
+    /// Memory that entries name: where words lie apart from a region's bytes is said there.
+    pub const fn regions(&mut self) -> &mut Regions {
+        &mut self.jobs.regions
+    }
+
+    /// Ends a region: entries that name it fail. What has begun on it is to be complete.
+    pub fn remove_region(&mut self, key: Key) -> Option<Region> {
+        self.jobs.regions.remove(key)
+    }
+
+    /// A member has told of a region.
+    ///
+    /// # Errors
+    /// [`OutOfMemory`].
+    pub fn learn(&mut self, member: Member, far: Far) -> Result<(), OutOfMemory> {
+        self.jobs.regions.learn(member, far, None)
+    }
+
+    /// Goes on with everything: what is under way, what was rung, and what nobody will do any more.
+    pub fn pass(&mut self) -> Pass {
+        let is_idle = self.jobs.is_idle();
+        let mut moved = !is_idle && self.jobs.go_on();
+        self.tell();
+        let pass = self.drain.pass(&mut self.jobs);
+        self.tell();
+        while let Some(of) = self.drain.asked() {
+            let companion = self.companion(of);
+            self.drain.answer(of, companion);
+        }
+        if !self.ending.is_empty() {
+            self.retire();
+        }
+        moved |= pass.begun > 0;
+        Pass { moved, busy: pass.busy > 0 || !self.jobs.is_idle() }
+    }
+
+    /// Ends all queues, as aborts do: whoever posts or waits there hears of it. What the network lends is given back, and what was under way may still be done, or not.
+    pub fn leave(&mut self) {
+        let why = Aborted { status: Status::Abandoned, reason: 0 };
+        let directory = self.directory.lock().unwrap_or_else(PoisonError::into_inner);
+        for queue in directory.values().filter(|_| !self.mutant.is("dev-leaves-in-silence")) {
+            queue.abort(why);
+        }
+        let deepest = directory.values().map(|queue| queue.shape().depth()).max();
+        drop(directory);
+        self.leaves = true;
+        // Signals that entries were to raise are poisoned, of those under way and of those that were not begun: so many passes end them all.
+        let passes = if self.mutant.is("dev-leaves-the-rest") { 1 } else { deepest.unwrap_or(0) / BATCH + 2 };
+        for _ in 0..passes {
+            if !self.mutant.is("dev-leaves-what-is-under-way") {
+                self.jobs.abandon();
+            }
+            if !self.pass().busy {
+                break;
+            }
+        }
+        self.jobs.leave();
+    }
+
+    /// Goes on with the work of this process for others, which concerns no queue of its own, and poisons signals of dead members. Whether anything moved.
+    pub fn serve(&mut self) -> bool {
+        let moved = self.jobs.go_on();
+        self.tell();
+        if self.looked.elapsed() >= WATCH_EVERY {
+            self.looked = Instant::now();
+            self.jobs.network().hear();
+            self.poison_signals_of_dead_members();
+            if !self.owned.is_empty() {
+                self.look_at_owners();
+            }
+        }
+        moved
+    }
+
+    /// Whether a doorbell was rung that no pass has seen. Looked at before its owner falls asleep.
+    #[must_use]
+    pub fn is_rung(&self) -> bool {
+        let bells = self.page.words();
+        let bit = |group: u32| 64 + u64::from(group) * 8;
+        (0..self.page.groups()).any(|group| bells.load(bit(group), std::sync::atomic::Ordering::SeqCst) != 0)
+    }
+
+    /// The network.
+    pub const fn network(&mut self) -> &mut N {
+        self.jobs.network()
+    }
+
+    fn tell(&mut self) {
+        while let Some((queue, index, outcome)) = self.jobs.take() {
+            let ended = self.drain.end(queue, index, outcome);
+            debug_assert!(ended, "it had begun, and ends once");
+        }
+    }
+
+    /// A companion is as deep as its queue: a WAIT and what it holds, for half as many entries. Each queue has one, and a companion none: whoever asks again is told
+    /// the same.
+    fn companion(&mut self, of: u32) -> Companion {
+        if !self.mutant.is("dev-makes-companions-again") {
+            if let Some(&made) = self.companions.get(&of) {
+                return Companion::Queue(made);
+            }
+            if self.companions.values().any(|&companion| companion == of) {
+                return Companion::Refused;
+            }
+        }
+        let is_ending = self.leaves || self.ending.contains(&of);
+        if is_ending && !self.mutant.is("dev-makes-companions-at-the-end") {
+            return Companion::Refused;
+        }
+        let directory = self.directory.lock().unwrap_or_else(PoisonError::into_inner);
+        let depth = directory.get(&of).map(|queue| queue.shape().depth());
+        drop(directory);
+        let made = depth.map(|depth| self.make_queue(depth, 0));
+        match made {
+            Some(Ok(queue)) => {
+                let number = queue.shape().number();
+                self.companions.insert(of, number);
+                Companion::Queue(number)
+            }
+            Some(Err(_)) | None => Companion::Refused,
+        }
+    }
+
+    /// Ends the queues of processes that have ended.
+    fn look_at_owners(&mut self) {
+        let Self { owned, directory, page, mutant, companions, .. } = self;
+        let directory = directory.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut more = Vec::new();
+        owned.retain_mut(|owned| {
+            let Some(queue) = directory.get(&owned.number) else { return false };
+            let is_over = !mutant.is("dev-outlives-its-owner") && owned.look(queue, page, *mutant);
+            // The word by which producers hear of it is also theirs to write.
+            let companion = if mutant.is("dev-believes-the-dead") {
+                companion_of(queue)
+            } else {
+                companions.get(&owned.number).copied()
+            };
+            more.extend(companion.filter(|_| is_over));
+            !is_over
+        });
+        // Entries of a companion wait for those of its queue, which have all ended.
+        for queue in more.iter().filter_map(|number| directory.get(number)) {
+            queue.abort(Aborted { status: Status::PeerDead, reason: 0 });
+        }
+    }
+}

@@ -1,0 +1,193 @@
+//! What a kernel of a GPU is given: the lanes of an executor as it sees them, and words of its own memory that go with them. Made by whoever starts kernels,
+//! before it does; while they run nothing here is called.
+
+use trunkline_device_queue::view::{CLAIMS_BYTES, GROUP_BYTES, Own, WORDS_BYTES};
+use trunkline_mem::Memory;
+use trunkline_mem::gpu::{CallError, Device, RangeError};
+
+use crate::driver::Queues;
+use crate::network::Network;
+use crate::queue_error::QueueError;
+
+/// Bytes of a view.
+const VIEW_BYTES: u64 = 128;
+/// Bytes of a queue's own words, and of its claims, which have a line of their own.
+const OWN_BYTES: u64 = WORDS_BYTES + 128;
+
+const _: () = assert!(CLAIMS_BYTES <= 128 && size_of::<trunkline_device_queue::View>() as u64 == VIEW_BYTES);
+
+/// Lanes of one executor, for kernels of one device.
+#[derive(Clone, Debug)]
+pub struct Lanes {
+    device: Device,
+    /// Views: of the lanes, then of their companions.
+    views: Memory,
+    /// Held for the views, which name it.
+    _own: Memory,
+    /// Words of channels, and words of groups, of each block.
+    channels: Memory,
+    groups: Memory,
+    blocks: u32,
+    first: u64,
+    numbers: Vec<[u32; 2]>,
+}
+
+/// Lanes that are made: dropped, their queues are given back.
+struct Making<'q, N: Network + 'static> {
+    queues: &'q Queues<N>,
+    numbers: Vec<[u32; 2]>,
+}
+
+impl<N: Network + 'static> Drop for Making<'_, N> {
+    fn drop(&mut self) {
+        if !self.queues.mutant().is("dev-keeps-lanes-that-failed") {
+            self.numbers.iter().for_each(|&[number, _]| self.queues.end_queue(number));
+        }
+    }
+}
+
+/// There are no lanes.
+#[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
+pub enum LanesError {
+    /// No queue can be had.
+    #[error(transparent)]
+    Queue(#[from] QueueError),
+    /// No memory of the device.
+    #[error(transparent)]
+    Call(#[from] CallError),
+    /// It cannot be written.
+    #[error(transparent)]
+    Range(#[from] RangeError),
+}
+
+impl Lanes {
+    /// So many lanes, whose first index is `first`, for kernels of at most so many blocks.
+    ///
+    /// # Errors
+    /// [`LanesError`].
+    pub fn new<N: Network + 'static>(
+        device: &Device,
+        queues: &Queues<N>,
+        (lanes, depth, first): (u32, u32, u64),
+        blocks: u32,
+    ) -> Result<Self, LanesError> {
+        let count = u64::from(lanes) * 2;
+        let own = device.allocate((count * OWN_BYTES) as usize)?;
+        let views = device.allocate((count * VIEW_BYTES) as usize)?;
+        let mut making = Making { queues, numbers: Vec::with_capacity(lanes as usize) };
+        for _ in 0..lanes {
+            making.numbers.push(queues.lane(device, depth, first)?);
+        }
+        for which in [0, 1] {
+            for (lane, of) in (0_u64..).zip(&making.numbers) {
+                let at = which as u64 * u64::from(lanes) + lane;
+                let words = own.addr() as u64 + at * OWN_BYTES;
+                let shared = Own { words, claims: words + WORDS_BYTES };
+                let view = queues.with(|executor| executor.view(of[which], shared));
+                let view = view.ok_or(QueueError::Device)?;
+                device.write(&own, at * OWN_BYTES, &bytes(&Own::words(first)))?;
+                device.write(&views, at * VIEW_BYTES, &bytes(&view.to_words()))?;
+            }
+        }
+        let channels = device.allocate((u64::from(blocks) * channel_bytes(lanes)) as usize)?;
+        let groups = device.allocate((u64::from(blocks) * GROUP_BYTES) as usize)?;
+        let device = device.clone();
+        let numbers = making.numbers.clone();
+        let made = Self { device, views, _own: own, channels, groups, blocks, first, numbers };
+        made.begin_channels()?;
+        making.numbers.clear();
+        Ok(made)
+    }
+
+    /// Channels are told where the indices of the lanes begin.
+    fn begin_channels(&self) -> Result<(), LanesError> {
+        let mut words = vec![self.first; 2 * self.numbers.len()];
+        words.extend([0, 0]);
+        for block in 0..u64::from(self.blocks) {
+            let at = block * channel_bytes(self.numbers.len() as u32);
+            self.device.write(&self.channels, at, &bytes(&words))?;
+        }
+        Ok(())
+    }
+
+    /// The views, for [`Job::words`].
+    #[must_use]
+    pub const fn views(&self) -> &Memory {
+        &self.views
+    }
+
+    /// Numbers of the queues and of their companions, by lane.
+    #[must_use]
+    pub fn numbers(&self) -> &[[u32; 2]] {
+        &self.numbers
+    }
+
+    /// All memory that kernels reach by these lanes, to be held while they run.
+    #[must_use]
+    pub fn held(&self) -> [Memory; 4] {
+        [self.views.clone(), self._own.clone(), self.channels.clone(), self.groups.clone()]
+    }
+}
+
+fn channel_bytes(lanes: u32) -> u64 {
+    (2 * u64::from(lanes) + 2) * 8
+}
+
+fn bytes(words: &[u64]) -> Vec<u8> {
+    words.iter().flat_map(|word| word.to_le_bytes()).collect()
+}
+
+/// What the kernels of `crates/device-queue/src/kernels.h` are given: `kernels::Job`.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Job {
+    /// Addresses, as the device sees them, of slots of 16 bytes that are raised here, of a word for each that remembers its base, of the region's bytes, and of a
+    /// word for each thread's result.
+    pub slots: u64,
+    /// The same.
+    pub bases: u64,
+    /// The same.
+    pub data: u64,
+    /// The same.
+    pub results: u64,
+    /// The key of the region here, and of the peer's.
+    pub keys: [u32; 2],
+    /// The peer.
+    pub peer: u32,
+    /// Where the slots are in the peer's region.
+    pub slots_at: u64,
+    /// Rounds, entries of a batch, bytes, ticks of each wait (0: for ever), and a number of the kernel's own.
+    pub rounds: u64,
+    /// The same.
+    pub batch: u64,
+    /// The same.
+    pub bytes: u64,
+    /// The same.
+    pub ticks: u64,
+    /// The same.
+    pub number: u64,
+}
+
+impl Job {
+    /// As it is given, with lanes.
+    #[must_use]
+    pub fn words(&self, lanes: &Lanes) -> Vec<u64> {
+        vec![
+            lanes.views.addr() as u64,
+            lanes.numbers.len() as u64,
+            lanes.channels.addr() as u64,
+            lanes.groups.addr() as u64,
+            self.slots,
+            self.bases,
+            self.data,
+            self.results,
+            u64::from(self.keys[0]) | u64::from(self.keys[1]) << 32,
+            self.peer.into(),
+            self.slots_at,
+            self.rounds,
+            self.batch,
+            self.bytes,
+            self.ticks,
+            self.number,
+        ]
+    }
+}

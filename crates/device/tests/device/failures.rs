@@ -1,0 +1,207 @@
+//! A failed entry reaches everybody who waits for it or for something behind it: by ticket, by counter, and the other rank's by signal.
+
+use std::time::{Duration, Instant};
+
+use trunkline_device::Words;
+use trunkline_device_queue::{Addition, Budget as _, Condition, Memory as _, Queue, Slots, WaitError};
+use trunkline_proto::wire::devq::{Aborted, Entry, Local, Status, Work};
+
+use crate::ranks::{BARE, Rank, TABLE, WAYS, Way, bytes_of, done, patience, planted, ranks};
+
+/// What the specification gives an error to reach all waiters.
+const BOUND: Duration = Duration::from_millis(100);
+/// How often a script is tried that takes longer than that.
+const TRIES: u32 = 3;
+/// Operations of the script.
+const SCRIPT: u32 = 32;
+
+/// The script: writes, reads, and every fourth a signal of the other rank.
+fn script(rank: &Rank, at: u32) -> Entry {
+    match at % 4 {
+        0 => rank.write(u64::from(at) * 100, 1, u64::from(at) * 100, 100),
+        1 => rank.read(1, 0, 500_000, 64),
+        2 => rank.inline(&[at as u8; 8], 1, 600_000),
+        _ => rank.signal(1, at, 1),
+    }
+}
+
+/// The same entry, and no region contains what it names.
+fn broken(rank: &Rank, at: u32) -> Entry {
+    let nowhere = Local { addr: u64::MAX - 1000, key: rank.keys[0].bits() };
+    match script(rank, at).work {
+        Work::Atomic { at, change, .. } => {
+            // A wild address has no poison word; who fails behind it has.
+            Entry::new(Work::Atomic {
+                at: trunkline_proto::wire::devq::Remote { peer: 77, ..at },
+                change,
+                poisoned: true,
+            })
+        }
+        Work::Write { to, len, .. } => Entry::new(Work::Write { from: nowhere, to, len, imm: None }),
+        Work::Read { from, len, .. } => Entry::new(Work::Read { into: nowhere, from, len }),
+        _ => Entry::new(Work::Notify { peer: 1, imm: 0 }),
+    }
+}
+
+/// Posts the script with a broken entry; how long it took until all who wait had been told.
+fn break_at(rank: &Rank, other: &Rank, way: Way, bad: u32) -> Duration {
+    let queue = rank.queues.queue(SCRIPT).unwrap();
+    let companion = rank.queues.queue(64).unwrap();
+    let entries: Vec<_> =
+        (0..SCRIPT).map(|at| if at == bad { broken(rank, at) } else { script(rank, at) }).collect();
+    let before: Vec<_> = (0..SCRIPT).map(|slot| other.slot(slot).read(&other.words())).collect();
+    // A counter for the last entry.
+    let wait = |index: u32| Entry::new(Work::Wait { queue: queue.shape().number(), index: index.into() });
+    let counted = 3000 + bad;
+    let began = Instant::now();
+    let last = queue.post(&entries, &mut patience()).unwrap();
+    let count = companion.post(&[wait(SCRIPT - 1), rank.signal(0, counted, 1)], &mut patience()).unwrap();
+    let Err(WaitError::Failed(fault)) = queue.wait(last, &mut patience()) else {
+        panic!("{way:?}: entry {bad} failed and nobody was told")
+    };
+    assert_eq!(fault.first_bad, u64::from(bad), "{way:?}");
+    for at in 0..SCRIPT {
+        let ticket = trunkline_device_queue::Ticket { index: at.into(), ..last };
+        assert_eq!(queue.poll(ticket).is_ok(), at < bad, "{way:?}: entry {at}, {bad} failed");
+    }
+    assert!(matches!(companion.wait(count, &mut patience()), Err(WaitError::Failed(_))), "{way:?}");
+    let counter = rank.slot(counted).wait(&rank.words(), Condition::AtLeast(1), &mut patience(), planted());
+    let Err(WaitError::Poisoned(poison)) = counter else { panic!("{way:?}: counter {counter:?}") };
+    assert!(rank.slot(counted).heal(&rank.words(), poison));
+    // Of the one whose own address is wild no rank has the word.
+    for slot in (0..SCRIPT).filter(|&at| at % 4 == 3 && at != bad) {
+        let seen = other.wait_signal(slot, before[slot as usize] + 1);
+        match slot {
+            _ if slot < bad => assert_eq!(seen, Ok(before[slot as usize] + 1), "{way:?}"),
+            _ => assert!(matches!(seen, Err(WaitError::Poisoned(_))), "{way:?}: {slot} {seen:?}"),
+        }
+        if let Some(poison) = other.slot(slot).poison(&other.words()) {
+            assert!(other.slot(slot).heal(&other.words(), poison));
+        }
+    }
+    began.elapsed()
+}
+
+/// T8: of each script. One during which the machine does something else is tried again; what is late by itself is late again.
+#[test]
+fn an_error_at_each_place_of_a_script_reaches_every_waiter() {
+    for way in WAYS {
+        let ranks = ranks(2, way);
+        let (rank, other) = (&ranks[0], &ranks[1]);
+        // The links are there.
+        done(&rank.queues.queue(4).unwrap(), &[rank.signal(1, 4000, 1)]);
+        let mut times = Vec::new();
+        for bad in 0..SCRIPT {
+            let mut tries =
+                (0..TRIES).map(|_| break_at(rank, other, way, bad)).inspect(|took| times.push(*took));
+            assert!(tries.any(|took| took < BOUND), "{way:?}: entry {bad} took too long {TRIES} times");
+        }
+        times.sort_unstable();
+        let (median, slowest) = (times[times.len() / 2], times[times.len() - 1]);
+        println!("{way:?}: all waiters of {SCRIPT} scripts were told after {median:?}, at most {slowest:?}");
+        assert!(slowest < 20 * BOUND, "{way:?}: {times:?}");
+    }
+}
+
+/// Signals side by side have their error words in a table of their region.
+#[test]
+fn bare_signals_are_poisoned_in_their_table() {
+    for way in WAYS {
+        let ranks = ranks(2, way);
+        let (rank, other) = (&ranks[0], &ranks[1]);
+        let queue = rank.queues.queue(8).unwrap();
+        let at = rank.at(1, BARE + 8 * 6);
+        let change = trunkline_proto::wire::devq::Atomic::Add(1);
+        let signal = Entry::new(Work::Atomic { at, change, poisoned: false });
+        queue.post(&[broken(rank, 0), signal], &mut patience()).unwrap();
+        let slots = Slots::Bare { values: TABLE.values, errors: TABLE.errors, count: TABLE.count };
+        let slot = slots.slot(6).unwrap();
+        let seen = slot.wait(&other.words(), Condition::AtLeast(1), &mut patience(), planted());
+        let Err(WaitError::Poisoned(poison)) = seen else { panic!("{way:?}: {seen:?}") };
+        assert_eq!((poison.status, poison.queue), (Status::Access, queue.shape().number()));
+        assert_eq!(slots.slot(5).unwrap().poison(&other.words()), None);
+    }
+}
+
+/// A WRITE that raises a counter here, behind one that fails: the counter is poisoned, whichever kind it is; one before that is raised.
+#[test]
+fn counters_of_writes_are_poisoned() {
+    for way in WAYS {
+        let ranks = ranks(2, way);
+        let rank = &ranks[0];
+        let bare = Slots::Bare { values: TABLE.values, errors: TABLE.errors, count: TABLE.count };
+        let of_bare = |number| bare.slot(number).unwrap();
+        for (good, bad, poisoned) in [(of_bare(4), of_bare(5), false), (rank.slot(9), rank.slot(10), true)] {
+            let queue = rank.queues.queue(8).unwrap();
+            let counted = |slot: trunkline_device_queue::Slot| {
+                let counter = Addition { at: rank.at(0, slot.value), value: 7, poisoned };
+                counter.with(rank.write(0, 1, 0, 8)).unwrap()
+            };
+            let all = [counted(good), broken(rank, 0), counted(bad)];
+            queue.post(&all, &mut patience()).unwrap();
+            let (words, until) = (rank.words(), Condition::AtLeast(7));
+            assert_eq!(good.wait(&words, until, &mut patience(), planted()), Ok(7), "{way:?}");
+            let seen = bad.wait(&words, until, &mut patience(), planted());
+            let Err(WaitError::Poisoned(poison)) = seen else { panic!("{way:?}: {seen:?}") };
+            assert_eq!((poison.status, poison.queue), (Status::Access, queue.shape().number()));
+        }
+    }
+}
+
+/// T9: whatever was under way, an abort ends all waits, and nothing is executed once it was seen.
+#[test]
+fn an_abort_ends_all_waits_and_nothing_comes_after_it() {
+    let mut random = 0x9e37_79b9_7f4a_7c15_u64;
+    for way in WAYS {
+        let ranks = ranks(2, way);
+        let (rank, other) = (&ranks[0], &ranks[1]);
+        for round in 0..20 {
+            let queue: Queue<Words> = rank.queues.queue(64).unwrap();
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            let stop = (random >> 33) % 60;
+            let why = Aborted { status: Status::Aborted, reason: round };
+            let slot = 100 + round;
+            std::thread::scope(|scope| {
+                let waiters = [0, 1, 2].map(|_| {
+                    let queue = queue.clone();
+                    scope.spawn(move || {
+                        let mut told = Ok(());
+                        for _ in 0..60 {
+                            let posted = queue.post(&[rank.signal(1, slot, 1)], &mut patience());
+                            let Ok(ticket) = posted else { break };
+                            told = queue.wait(ticket, &mut patience());
+                            if told.is_err() {
+                                break;
+                            }
+                        }
+                        told
+                    })
+                });
+                let aborter = queue.clone();
+                scope.spawn(move || {
+                    let mut budget = patience();
+                    while other.slot(slot).read(&other.words()) < stop && budget.goes_on() {
+                        // Its executor goes on for who waits.
+                        other.words().pause();
+                    }
+                    assert!(aborter.abort(why));
+                });
+                for waiter in waiters {
+                    // Whoever was still at it hears of it; who was through did not need to.
+                    if let Err(error) = waiter.join().unwrap() {
+                        let is_it = matches!(error, WaitError::Aborted(told) if told == why)
+                            || matches!(error, WaitError::Failed(fault) if fault.status == Status::Aborted);
+                        assert!(is_it, "{way:?}: {error:?}");
+                    }
+                }
+            });
+            // What comes is flushed, so nothing changes any more.
+            let late = queue.post(&[rank.signal(1, slot, 1 << 32)], &mut patience());
+            if let Ok(late) = late {
+                assert!(queue.wait(late, &mut patience()).is_err(), "{way:?}");
+            }
+            std::thread::sleep(Duration::from_millis(2));
+            assert!(bytes_of(&other.memory, other.slot(slot).value + 4, 4) == [0; 4], "{way:?}");
+        }
+    }
+}

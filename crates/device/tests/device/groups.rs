@@ -1,0 +1,109 @@
+//! Groups of threads whose leader posts and waits for all of them: a group goes on, or stops, as one.
+
+use std::sync::Barrier;
+
+use trunkline_device::Words;
+use trunkline_device_queue::verdict::Verdict;
+use trunkline_device_queue::{Budget as _, Memory as _, Queue, WaitError};
+use trunkline_proto::wire::devq::{Aborted, Status};
+
+use crate::ranks::{Rank, WAYS, patience, planted, ranks};
+
+/// Threads of a group, its leader with them.
+const THREADS: usize = 4;
+/// Rounds after which a group is through.
+const ROUNDS: u32 = 60;
+/// Where verdicts are, one behind another.
+const VERDICTS: u64 = 3 << 20;
+
+/// In which round a thread stopped, and why; after the last one if all was well.
+type Stopped = (u32, Result<(), WaitError>);
+
+struct Group<'a> {
+    rank: &'a Rank,
+    queue: Queue<Words>,
+    /// The other rank's slot that its rounds raise.
+    slot: u32,
+    verdict: Verdict<Words>,
+    meets: Barrier,
+}
+
+impl<'a> Group<'a> {
+    fn new(rank: &'a Rank, queue: Queue<Words>, slot: u32, number: u64) -> Self {
+        let at = VERDICTS + 24 * number;
+        (0..3).for_each(|word| rank.words().store(at + 8 * word, 0, std::sync::atomic::Ordering::Relaxed));
+        let verdict = Verdict::new(rank.words(), at, planted());
+        Self { rank, queue, slot, verdict, meets: Barrier::new(THREADS) }
+    }
+
+    /// What one thread of it does, and how that ends.
+    fn run(&self, is_leader: bool) -> Stopped {
+        for round in 1..=ROUNDS {
+            let end = if is_leader { self.lead(round) } else { self.verdict.hear(round, &mut patience()) };
+            if end.is_err() {
+                return (round, end);
+            }
+            self.meets.wait();
+        }
+        (ROUNDS + 1, Ok(()))
+    }
+
+    fn lead(&self, round: u32) -> Result<(), WaitError> {
+        let posted = self.queue.post(&[self.rank.signal(1, self.slot, 1)], &mut patience());
+        let end = posted
+            .map_err(|_| WaitError::Refused)
+            .and_then(|ticket| self.queue.wait(ticket, &mut patience()));
+        self.verdict.tell(round, end);
+        end
+    }
+
+    /// All of its threads; the leader's end comes first.
+    fn play(&self) -> Vec<Stopped> {
+        std::thread::scope(|scope| {
+            let threads =
+                [(); THREADS].into_iter().enumerate().map(|(at, ())| scope.spawn(move || self.run(at == 0)));
+            let threads: Vec<_> = threads.collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+        })
+    }
+}
+
+/// T9: an abort at any point ends each group in one round and for one reason, thread by thread, and no group waits for one of its own.
+#[test]
+fn an_abort_ends_each_group_as_one() {
+    let mut random = 0x2545_f491_4f6c_dd1d_u64;
+    for way in WAYS {
+        let ranks = ranks(2, way);
+        let (rank, other) = (&ranks[0], &ranks[1]);
+        let mut stopped = 0;
+        for number in 0..12_u32 {
+            let queue: Queue<Words> = rank.queues.queue(16).unwrap();
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            let stop = (random >> 33) % 100;
+            let why = Aborted { status: Status::Aborted, reason: number };
+            let slot = 200 + number;
+            let groups = [0, 1].map(|at| Group::new(rank, queue.clone(), slot, at));
+            std::thread::scope(|scope| {
+                let played = groups.each_ref().map(|group| scope.spawn(|| group.play()));
+                let mut budget = patience();
+                while other.slot(slot).read(&other.words()) < stop && budget.goes_on() {
+                    // Its executor goes on for who waits.
+                    other.words().pause();
+                }
+                assert!(queue.abort(why), "{way:?}");
+                for group in played {
+                    let ends = group.join().unwrap();
+                    assert!(ends.iter().all(|end| *end == ends[0]), "{way:?}: a group is torn: {ends:?}");
+                    stopped += usize::from(ends[0].1.is_err());
+                    let told = ends[0].1;
+                    let is_it = matches!(told, Ok(()) | Err(WaitError::Refused))
+                        || matches!(told, Err(WaitError::Aborted(told)) if told == why)
+                        || matches!(told, Err(WaitError::Failed(fault)) if fault.status == Status::Aborted);
+                    assert!(is_it, "{way:?}: {told:?}");
+                }
+            });
+        }
+        println!("{way:?}: {stopped} of 24 groups were stopped");
+        assert!(stopped > 0, "{way:?}");
+    }
+}

@@ -1,0 +1,404 @@
+//! Every order of events in which a put into a window of a device can meet a reader of the same bytes: gets of others, and puts of the window's owner. The executors, couriers
+//! and owners are the real ones; the network and the device's copies are lists of begun operations, and each run lets them end in another order, until all were tried.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use trunkline_device::{
+    Carried, Copies, Courier, Ended, ErrorTable, Executor, Failure, Far, Key, Network, Part, Peer, Place,
+    Region, Words,
+};
+use trunkline_device_queue::{Looks, Queue, Ticket, WaitError};
+use trunkline_engine::rma::{Local as Heap, Source};
+use trunkline_mem::Memory;
+use trunkline_proto::rma::atomic::Action;
+use trunkline_proto::wire::devq::{Entry, Local, PostRooms, Remote, Status, Work};
+
+use crate::ranks::planted;
+
+const RANKS: usize = 3;
+/// The rank whose part is in a device's memory.
+pub(crate) const OWNER: usize = 1;
+const WINDOW: u64 = 4096;
+const OLD: u8 = 1;
+const NEW: u8 = 2;
+/// The bytes that all scenarios are about.
+const AT: u64 = 64;
+const LEN: u64 = 64;
+
+pub(crate) fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
+    of.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// An operation that has begun.
+pub(crate) struct Begun {
+    rank: usize,
+    cookie: u64,
+    from: (Memory, u64),
+    to: (Memory, u64),
+    len: u64,
+}
+
+impl Begun {
+    fn perform(&self) {
+        let Self { from, to, len, .. } = self;
+        to.0.copy_from(to.1, &from.0, from.1, *len).unwrap();
+    }
+}
+
+/// All operations under way between the ranks, and the ended ones, by rank.
+pub(crate) struct Wire {
+    pub(crate) heaps: Vec<Memory>,
+    pub(crate) begun: Vec<Begun>,
+    ended: Vec<Vec<Ended>>,
+    /// Nothing begins any more.
+    pub(crate) is_lost: bool,
+}
+
+struct Slow {
+    me: usize,
+    wire: Arc<Mutex<Wire>>,
+}
+
+impl Slow {
+    fn begin(&self, cookie: u64, [from, to]: [(usize, u64); 2], len: u64) -> Carried {
+        let mut wire = lock(&self.wire);
+        if wire.is_lost {
+            return Carried::Failed(Failure { status: Status::Network, reason: 0 });
+        }
+        let [from, to] = [from, to].map(|(rank, at)| (wire.heaps[rank].clone(), at));
+        wire.begun.push(Begun { rank: self.me, cookie, from, to, len });
+        Carried::Begun(len)
+    }
+}
+
+impl Network for Slow {
+    fn me(&self) -> u32 {
+        self.me as u32
+    }
+
+    fn executes(&self) -> bool {
+        true
+    }
+
+    fn put(&mut self, cookie: u64, to: Place, from: Source<'_>) -> Carried {
+        let Source::Heap(from) = from else { panic!("no bytes are given by value") };
+        self.begin(cookie, [(self.me, from.offset), (to.member as usize, to.offset)], from.len)
+    }
+
+    fn get(&mut self, cookie: u64, from: Place, into: Heap) -> Carried {
+        self.begin(cookie, [(from.member as usize, from.offset), (self.me, into.offset)], into.len)
+    }
+
+    fn atomic(&mut self, _: u64, _: Place, _: Action, _: bool) -> Carried {
+        panic!("no words are changed here")
+    }
+
+    fn go_on(&mut self, ended: &mut Vec<Ended>) -> bool {
+        let mut wire = lock(&self.wire);
+        let before = ended.len();
+        ended.append(&mut wire.ended[self.me]);
+        ended.len() > before
+    }
+
+    fn spoil(&mut self, _: Place, _: u64) -> bool {
+        false
+    }
+
+    fn is_gone(&mut self, _: u32) -> bool {
+        false
+    }
+}
+
+/// The one stream of a device, whose copies end in order; the ended ones, by user.
+#[derive(Default)]
+pub(crate) struct CopyStream {
+    pub(crate) begun: VecDeque<Begun>,
+    /// Copies that have ever begun.
+    pub(crate) count: u32,
+    ended: [Vec<(u64, Result<(), u32>)>; 2],
+}
+
+/// A user of it.
+struct StreamUser(Arc<Mutex<CopyStream>>, usize);
+
+impl std::fmt::Debug for StreamUser {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "StreamUser({})", self.1)
+    }
+}
+
+impl Copies for StreamUser {
+    fn begin(&self, cookie: u64, from: (&Memory, u64), to: (&Memory, u64), len: u64) -> bool {
+        let (from, to) = ((from.0.clone(), from.1), (to.0.clone(), to.1));
+        let mut stream = lock(&self.0);
+        stream.begun.push_back(Begun { rank: self.1, cookie, from, to, len });
+        stream.count += 1;
+        true
+    }
+
+    fn ended(&self, into: &mut Vec<(u64, Result<(), u32>)>) {
+        into.append(&mut lock(&self.0).ended[self.1]);
+    }
+}
+
+pub(crate) struct Job {
+    executors: Vec<Executor<Courier<Slow>>>,
+    queues: Vec<Queue<Words>>,
+    keys: Vec<Key>,
+    pub(crate) wire: Arc<Mutex<Wire>>,
+    pub(crate) stream: Arc<Mutex<CopyStream>>,
+    /// The owner's part.
+    pub(crate) device: Memory,
+}
+
+impl Job {
+    /// One with a window of so many bytes, whose owner's part no network reaches.
+    pub(crate) fn new(window: u64) -> Self {
+        Self::build(window, false)
+    }
+
+    /// One whose network reaches the owner's part: that is registered, and no bytes of the host are beside it.
+    pub(crate) fn reached(window: u64) -> Self {
+        Self::build(window, true)
+    }
+
+    fn build(window: u64, is_reached: bool) -> Self {
+        let rooms = PostRooms::new(window + Part::boxes_bytes(RANKS as u64), RANKS as u32, window);
+        let bytes = (rooms.room(0, 0) + rooms.bytes()) as usize;
+        let mut heaps: Vec<Memory> = (0..RANKS).map(|_| Memory::heap(bytes)).collect();
+        let device = Memory::heap(window as usize);
+        device.write(0, &vec![OLD; window as usize]).unwrap();
+        if is_reached {
+            heaps[OWNER] = device.clone();
+        }
+        let (begun, ended) = (Vec::new(), (0..RANKS).map(|_| Vec::new()).collect());
+        let wire = Arc::new(Mutex::new(Wire { heaps: heaps.clone(), begun, ended, is_lost: false }));
+        let stream = Arc::new(Mutex::new(CopyStream::default()));
+        let user = |nth| Arc::new(StreamUser(Arc::clone(&stream), nth)) as Arc<dyn Copies>;
+        let table = ErrorTable::default();
+        let (mut executors, mut queues, mut keys) = (Vec::new(), Vec::new(), Vec::new());
+        for (me, memory) in heaps.iter().enumerate() {
+            let network = Courier::new(Slow { me, wire: Arc::clone(&wire) }, planted()).unwrap();
+            let mut executor = Executor::new(network, 4, planted()).unwrap();
+            let own = (me == OWNER).then(|| (device.clone(), user(1)));
+            let region = match &own {
+                Some(_) => {
+                    let (copies, words) = (Some(user(0)), Some(memory.clone()).filter(|_| !is_reached));
+                    Region { memory: device.clone(), heap: 0, table, copies, words }
+                }
+                None => Region::of_host(memory.clone(), 0, table),
+            };
+            let key = executor.add_region(region).unwrap();
+            if !is_reached {
+                executor.add_rooms(key, rooms).unwrap();
+                let peer =
+                    |rank| Peer { heap: 0, boxes: window, is_posted: rank == OWNER, slots: Vec::new() };
+                let (memory, peers) = (memory.clone(), (0..RANKS).map(peer).collect());
+                let part = Part { heap: 0, memory, boxes: window, rooms, device: own, peers };
+                executor.network().open(part).unwrap();
+            }
+            queues.push(executor.make_queue(64, 0).unwrap());
+            executors.push(executor);
+            keys.push(key);
+        }
+        for (me, executor) in executors.iter_mut().enumerate() {
+            for (other, key) in keys.iter().enumerate().filter(|(other, _)| *other != me) {
+                executor.learn(other as u32, Far::of_host(*key, window, table, None)).unwrap();
+            }
+        }
+        Self { executors, queues, keys, wire, stream, device }
+    }
+
+    pub(crate) fn here(&self, rank: usize, addr: u64) -> Local {
+        Local { addr, key: self.keys[rank].bits() }
+    }
+
+    pub(crate) fn there(&self, rank: usize, addr: u64) -> Remote {
+        Remote { peer: rank as u32, addr, key: self.keys[rank].bits() }
+    }
+
+    pub(crate) fn post(&self, rank: usize, work: Work) -> Ticket {
+        self.queues[rank].post(&[Entry::new(work)], &mut Looks(1)).unwrap()
+    }
+
+    /// Whether an entry has ended, and well.
+    pub(crate) fn is_done(&self, rank: usize, ticket: Ticket) -> bool {
+        match self.outcome(rank, ticket) {
+            Ok(()) => true,
+            Err(WaitError::Timeout) => false,
+            Err(error) => panic!("an entry of rank {rank}: {error}"),
+        }
+    }
+
+    /// How an entry has ended, if it has.
+    pub(crate) fn outcome(&self, rank: usize, ticket: Ticket) -> Result<(), WaitError> {
+        self.queues[rank].wait(ticket, &mut Looks(1))
+    }
+
+    /// Has all ranks go on until none moves.
+    pub(crate) fn settle(&mut self) {
+        while self.executors.iter_mut().fold(false, |moved, one| moved | one.pass().moved | one.serve()) {}
+    }
+
+    /// How many events could be the next.
+    pub(crate) fn choices(&self) -> usize {
+        lock(&self.wire).begun.len() + usize::from(!lock(&self.stream).begun.is_empty())
+    }
+
+    /// The event by which bytes on their way stay there longest: a copy, or else an operation that is no get, if there is any.
+    fn longest(&self) -> usize {
+        let (wire, stream) = (lock(&self.wire), lock(&self.stream));
+        let is_request = |one: &Begun| one.rank != 2 || one.to.0.addr() == wire.heaps[OWNER].addr();
+        let first = wire.begun.iter().position(is_request).unwrap_or(0);
+        if stream.begun.is_empty() { first } else { wire.begun.len() }
+    }
+
+    /// Lets one of them happen.
+    pub(crate) fn happen(&self, choice: usize) {
+        let mut wire = lock(&self.wire);
+        if choice < wire.begun.len() {
+            let one = wire.begun.remove(choice);
+            one.perform();
+            wire.ended[one.rank].push(Ended { cookie: one.cookie, how: Ok(0) });
+        } else {
+            let mut stream = lock(&self.stream);
+            let one = stream.begun.pop_front().unwrap();
+            one.perform();
+            stream.ended[one.rank].push((one.cookie, Ok(())));
+        }
+    }
+}
+
+fn bytes(memory: &Memory, at: u64) -> [u8; LEN as usize] {
+    let mut bytes = [0; LEN as usize];
+    memory.read(at, &mut bytes).unwrap();
+    bytes
+}
+
+/// The operation that reads the bytes that rank 0 puts.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Reader {
+    /// A get by rank 2.
+    Get,
+    /// A put of them by their owner, to rank 2.
+    OwnPut,
+}
+
+/// Runs with events in one order; `path` says which of how many was chosen each time, and is made longer by the first ones.
+fn run(make: fn(u64) -> Job, readers: &[Reader], path: &mut Vec<(usize, usize)>) {
+    let mut job = make(WINDOW);
+    lock(&job.wire).heaps[0].write(0, &[NEW; LEN as usize]).unwrap();
+    let put = Work::Write { from: job.here(0, 0), to: job.there(OWNER, AT), len: LEN, imm: None };
+    let put = job.post(0, put);
+    let read = |(nth, reader): (u64, &Reader)| {
+        let into = nth * LEN;
+        match reader {
+            Reader::Get => {
+                let read = Work::Read { into: job.here(2, into), from: job.there(OWNER, AT), len: LEN };
+                (2, job.post(2, read), into)
+            }
+            Reader::OwnPut => {
+                let (from, to) = (job.here(OWNER, AT), job.there(2, into));
+                (OWNER, job.post(OWNER, Work::Write { from, to, len: LEN, imm: None }), into)
+            }
+        }
+    };
+    let reads: Vec<_> = (0..).zip(readers).map(read).collect();
+    let mut step = 0;
+    loop {
+        job.settle();
+        if job.is_done(0, put) {
+            assert_eq!(
+                bytes(&job.device, AT),
+                [NEW; LEN as usize],
+                "a put that has ended is there: {path:?}"
+            );
+        }
+        let choices = job.choices();
+        if choices == 0 {
+            break;
+        }
+        if path.len() == step {
+            path.push((0, choices));
+        }
+        assert_eq!(path[step].1, choices, "runs are alike");
+        job.happen(path[step].0);
+        step += 1;
+    }
+    assert!(job.is_done(0, put));
+    for (rank, ticket, into) in reads {
+        assert!(job.is_done(rank, ticket), "{readers:?}: {path:?}");
+        let found = bytes(&lock(&job.wire).heaps[2], into);
+        assert!([OLD, NEW].iter().any(|all| found == [*all; LEN as usize]), "{found:?}: {path:?}");
+    }
+}
+
+/// Tries all orders; how many there are.
+fn explore(make: fn(u64) -> Job, readers: &[Reader]) -> u32 {
+    let (mut path, mut runs) = (Vec::new(), 0);
+    loop {
+        run(make, readers, &mut path);
+        runs += 1;
+        while path.last().is_some_and(|(choice, choices)| choice + 1 == *choices) {
+            path.pop();
+        }
+        match path.last_mut() {
+            Some((choice, _)) => *choice += 1,
+            None => return runs,
+        }
+    }
+}
+
+#[test]
+fn a_put_is_undone_by_no_reader_in_any_order() {
+    use Reader::{Get, OwnPut};
+    for (readers, least) in [(&[Get][..], 50), (&[OwnPut], 10), (&[Get, OwnPut], 1000)] {
+        let runs = explore(Job::new, readers);
+        println!("{readers:?}: {runs} orders");
+        assert!(runs >= least, "{readers:?}: {runs} orders");
+    }
+}
+
+/// Where the network reaches the part there is one place for its bytes, and an event for each operation.
+#[test]
+fn a_put_into_a_reached_part_is_undone_in_no_order() {
+    use Reader::{Get, OwnPut};
+    for (readers, orders) in [(&[Get][..], 2), (&[OwnPut], 2), (&[Get, OwnPut], 6)] {
+        assert_eq!(explore(Job::reached, readers), orders, "{readers:?}");
+    }
+}
+
+/// More reads than there are rooms, which end as late as they can, or in an order of chance: each brings its own bytes.
+#[test]
+fn a_room_is_used_again_when_its_bytes_are_away() {
+    const READS: u64 = 40;
+    for seed in 1..=20_u64 {
+        let mut job = Job::new(WINDOW);
+        for nth in 0..READS {
+            job.device.write(nth * LEN, &[nth as u8 + 3; LEN as usize]).unwrap();
+            let at = nth * LEN;
+            if seed % 2 == 0 {
+                let (from, to) = (job.here(OWNER, at), job.there(2, at));
+                job.post(OWNER, Work::Write { from, to, len: LEN, imm: None });
+            } else {
+                job.post(2, Work::Read { into: job.here(2, at), from: job.there(OWNER, at), len: LEN });
+            }
+        }
+        let mut dice = seed;
+        loop {
+            job.settle();
+            let choices = job.choices();
+            if choices == 0 {
+                break;
+            }
+            dice = dice.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            let chance = (dice >> 33) as usize % choices;
+            job.happen(if seed < 3 { job.longest() } else { chance });
+        }
+        for nth in 0..READS {
+            let found = bytes(&lock(&job.wire).heaps[2], nth * LEN);
+            assert_eq!(found, [nth as u8 + 3; LEN as usize], "seed {seed}, read {nth}");
+        }
+    }
+}

@@ -1,0 +1,177 @@
+//! Ranks of one process, each with an engine and queues of its own.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use trunkline_device::{ErrorTable, Far, Key, Mode, Patience, Queues, Region, Rma, Words};
+use trunkline_device_queue::{Queue, Slots, Ticket};
+use trunkline_engine::host::UnixHost;
+use trunkline_engine::rma::Job;
+use trunkline_engine::{Mutant, Nics, Params};
+use trunkline_mem::Memory;
+use trunkline_proto::wire::devq::{Atomic, Entry, Inline, Local, Remote, Work};
+use trunkline_softnic::{SoftConfig, SoftFabric, WireMode};
+
+pub(crate) type Over = Arc<Job<SoftFabric, UnixHost>>;
+
+/// Bytes of each rank's region.
+pub(crate) const BYTES: usize = 4 << 20;
+/// Slots with a poison word, from here on: values that others add to.
+pub(crate) const SLOTS: u64 = 1 << 20;
+/// Slots there are.
+pub(crate) const SLOTS_COUNT: u32 = 4096;
+/// Bare signals, and behind them their error words.
+pub(crate) const BARE: u64 = SLOTS + 16 * SLOTS_COUNT as u64;
+pub(crate) const BARE_COUNT: u32 = 64;
+
+/// What a rank waits at most.
+pub(crate) const LIMIT: Duration = Duration::from_secs(20);
+
+pub(crate) const TABLE: ErrorTable =
+    ErrorTable { values: BARE, errors: BARE + 8 * BARE_COUNT as u64, count: BARE_COUNT };
+
+pub(crate) fn planted() -> Mutant {
+    #[cfg(feature = "mutants")]
+    if let Ok(name) = std::env::var("TRUNKLINE_MUTANT") {
+        return Mutant::named(name.leak());
+    }
+    Mutant::NONE
+}
+
+pub(crate) fn params() -> Params {
+    Params { mutant: planted(), ..Params::default() }
+}
+
+pub(crate) fn patience() -> Patience {
+    Patience::of(LIMIT)
+}
+
+pub(crate) struct Rank {
+    pub(crate) me: u32,
+    pub(crate) job: Over,
+    pub(crate) queues: Queues<Rma<Over>>,
+    pub(crate) memory: Memory,
+    /// By rank.
+    pub(crate) keys: Vec<Key>,
+}
+
+/// Over which wire, and whether bytes of other ranks are in this process.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Way {
+    pub(crate) wire: WireMode,
+    pub(crate) near: bool,
+    pub(crate) mode: Mode,
+}
+
+pub(crate) const SHM: Way = Way { wire: WireMode::Shm, near: false, mode: Mode::Thread };
+pub(crate) const TCP: Way = Way { wire: WireMode::Tcp, near: false, mode: Mode::Thread };
+pub(crate) const NEAR: Way = Way { wire: WireMode::Auto, near: true, mode: Mode::Thread };
+pub(crate) const INLINE: Way = Way { wire: WireMode::Auto, near: true, mode: Mode::Inline };
+
+/// All ways in which ranks of one process can be tried.
+pub(crate) const WAYS: [Way; 4] = [SHM, TCP, NEAR, INLINE];
+
+pub(crate) fn ranks(count: usize, way: Way) -> Vec<Rank> {
+    few(count, way, 256)
+}
+
+/// The same, each with so many queues at most.
+pub(crate) fn few(count: usize, way: Way, most: u32) -> Vec<Rank> {
+    let job = |_| {
+        let config = SoftConfig { wire: way.wire, nics: 4, ..SoftConfig::default() };
+        let fabric = SoftFabric::new(config).unwrap();
+        Job::new(fabric, UnixHost::new(|_, _| {}), params(), Nics::from(0)).unwrap()
+    };
+    let jobs: Vec<_> = (0..count).map(job).collect();
+    let cards: Vec<_> = jobs.iter().map(Job::card).collect();
+    let rank = |(me, job): (usize, Job<_, _>)| {
+        job.meet(me as u32, &cards).unwrap();
+        let memory = Memory::heap(BYTES);
+        let heap = job.add_heap(memory.clone()).unwrap();
+        let job = Arc::new(job);
+        let queues = Queues::start(Rma::new(Arc::clone(&job)).unwrap(), most, way.mode, planted()).unwrap();
+        let region = Region { memory: memory.clone(), heap, table: TABLE, copies: None, words: None };
+        let keys = vec![queues.add_region(region).unwrap()];
+        Rank { me: me as u32, job, queues, memory, keys }
+    };
+    let mut ranks: Vec<_> = jobs.into_iter().enumerate().map(rank).collect();
+    let keys: Vec<_> = ranks.iter().map(|rank| rank.keys[0]).collect();
+    let memories: Vec<_> = ranks.iter().map(|rank| rank.memory.clone()).collect();
+    for rank in &mut ranks {
+        for (other, memory) in memories.iter().enumerate().filter(|(other, _)| *other as u32 != rank.me) {
+            let near = way.near.then(|| memory.clone());
+            let far =
+                Far { key: keys[other], len: BYTES as u64, table: TABLE, near, copies: None, words: None };
+            rank.queues.learn(other as u32, far).unwrap();
+        }
+        rank.keys.clone_from(&keys);
+    }
+    ranks
+}
+
+impl Rank {
+    pub(crate) fn here(&self, addr: u64) -> Local {
+        Local { addr, key: self.keys[self.me as usize].bits() }
+    }
+
+    pub(crate) fn at(&self, peer: u32, addr: u64) -> Remote {
+        Remote { peer, addr, key: self.keys[peer as usize].bits() }
+    }
+
+    pub(crate) fn write(&self, from: u64, peer: u32, to: u64, len: u64) -> Entry {
+        Entry::new(Work::Write { from: self.here(from), to: self.at(peer, to), len, imm: None })
+    }
+
+    pub(crate) fn inline(&self, bytes: &[u8], peer: u32, to: u64) -> Entry {
+        Entry::new(Work::WriteInline { bytes: Inline::new(bytes).unwrap(), to: self.at(peer, to) })
+    }
+
+    pub(crate) fn read(&self, peer: u32, from: u64, into: u64, len: u64) -> Entry {
+        Entry::new(Work::Read { into: self.here(into), from: self.at(peer, from), len })
+    }
+
+    pub(crate) fn change(&self, peer: u32, slot: u32, change: Atomic) -> Entry {
+        let at = self.at(peer, SLOTS + 16 * u64::from(slot));
+        Entry::new(Work::Atomic { at, change, poisoned: true })
+    }
+
+    pub(crate) fn signal(&self, peer: u32, slot: u32, value: u64) -> Entry {
+        self.change(peer, slot, Atomic::Add(value))
+    }
+
+    /// Words of this rank's signals, and the slots in them.
+    pub(crate) fn words(&self) -> Words {
+        self.queues.words(&self.memory)
+    }
+
+    pub(crate) fn slot(&self, number: u32) -> trunkline_device_queue::Slot {
+        Slots::Poisoned { slots: SLOTS, count: SLOTS_COUNT }.slot(number).unwrap()
+    }
+
+    pub(crate) fn wait_signal(
+        &self,
+        number: u32,
+        value: u64,
+    ) -> Result<u64, trunkline_device_queue::WaitError> {
+        let until = trunkline_device_queue::Condition::AtLeast(value);
+        self.slot(number).wait(&self.words(), until, &mut patience(), planted())
+    }
+}
+
+/// Posts and waits; the ticket of the last entry.
+pub(crate) fn done(queue: &Queue<Words>, entries: &[Entry]) -> Ticket {
+    let ticket = queue.post(entries, &mut patience()).unwrap();
+    assert_eq!(queue.wait(ticket, &mut patience()), Ok(()));
+    ticket
+}
+
+/// Bytes that tell their place.
+pub(crate) fn pattern(len: usize, seed: u8) -> Vec<u8> {
+    (0..len).map(|at| (at as u8).wrapping_mul(31).wrapping_add((at >> 8) as u8).wrapping_add(seed)).collect()
+}
+
+pub(crate) fn bytes_of(memory: &Memory, at: u64, len: usize) -> Vec<u8> {
+    let mut bytes = vec![0; len];
+    memory.read(at, &mut bytes).unwrap();
+    bytes
+}

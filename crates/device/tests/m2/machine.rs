@@ -1,0 +1,259 @@
+//! A device, its kernels, and ranks of this process whose kernels run on it. Used over the library that stands for a driver, and on a GPU.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use trunkline_device::{
+    Carried, Copies, Ended, ErrorTable, Failure, Far, Job, Key, Lanes, Network, Place as Far_, Queues, Region,
+};
+use trunkline_engine::Mutant;
+use trunkline_engine::rma::{Local, Source};
+use trunkline_mem::Memory;
+use trunkline_mem::gpu::{Arg, Device, Mover, Pinned, Program, Running};
+use trunkline_proto::rma::atomic::Action;
+use trunkline_proto::wire::devq::Status;
+
+/// Bytes of a rank's region, and where its slots are.
+pub(crate) const BYTES: usize = 192 << 10;
+pub(crate) const SLOTS: u64 = 128 << 10;
+pub(crate) const SLOTS_COUNT: usize = 64;
+/// Threads there may be.
+pub(crate) const THREADS: usize = 4096;
+
+/// What a test is given.
+pub(crate) struct Machine {
+    pub(crate) device: Device,
+    pub(crate) program: Program,
+    /// Ticks of the device's clock in which a wait is to end that ends.
+    pub(crate) ticks: u64,
+    /// Threads of a block that are tried.
+    pub(crate) groups: &'static [u32],
+    /// Whether long tests are to run whole.
+    pub(crate) is_full: bool,
+    /// It is a GPU, and no library that stands for its driver.
+    pub(crate) is_real: bool,
+}
+
+pub(crate) fn planted() -> Mutant {
+    #[cfg(feature = "mutants")]
+    if let Ok(name) = std::env::var("TRUNKLINE_MUTANT") {
+        return Mutant::named(name.leak());
+    }
+    Mutant::NONE
+}
+
+/// No network: all memory is in this process, or of its device.
+#[derive(Debug)]
+pub(crate) struct Alone(pub(crate) u32);
+
+impl Network for Alone {
+    fn me(&self) -> u32 {
+        self.0
+    }
+
+    fn executes(&self) -> bool {
+        true
+    }
+
+    fn put(&mut self, _: u64, _: Far_, _: Source<'_>) -> Carried {
+        Carried::Failed(Failure::of(Status::Network))
+    }
+
+    fn get(&mut self, _: u64, _: Far_, _: Local) -> Carried {
+        Carried::Failed(Failure::of(Status::Network))
+    }
+
+    fn atomic(&mut self, _: u64, _: Far_, _: Action, _: bool) -> Carried {
+        Carried::Failed(Failure::of(Status::Network))
+    }
+
+    fn go_on(&mut self, _: &mut Vec<Ended>) -> bool {
+        false
+    }
+
+    fn spoil(&mut self, _: Far_, _: u64) -> bool {
+        false
+    }
+
+    fn is_gone(&mut self, _: u32) -> bool {
+        false
+    }
+}
+
+/// Where a region is.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Place {
+    /// In the device's memory: the device copies, and words are changed by way of the host.
+    Device,
+    /// In pinned memory of the host.
+    Pinned,
+}
+
+/// How a rank is to be.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Plan {
+    pub(crate) place: Place,
+    pub(crate) lanes: u32,
+    pub(crate) depth: u32,
+    pub(crate) first: u64,
+    pub(crate) blocks: u32,
+}
+
+pub(crate) const PLAN: Plan = Plan { place: Place::Device, lanes: 1, depth: 64, first: 0, blocks: 1 };
+
+/// A rank: an executor, a region, and lanes.
+pub(crate) struct Rank<N: Network + 'static = Alone> {
+    pub(crate) queues: Queues<N>,
+    pub(crate) lanes: Lanes,
+    pub(crate) key: Key,
+    pub(crate) plan: Plan,
+    region: Memory,
+    /// The region in pinned memory, or the bytes of the host in which its words are changed.
+    pinned: Pinned,
+    mover: Option<Mover>,
+    bases: Memory,
+    pub(crate) results: Memory,
+}
+
+/// The stream that a rank's copies go by, for one more executor.
+fn shared(mover: Option<&Mover>) -> Option<Arc<dyn Copies>> {
+    mover.map(|mover| Arc::new(mover.share()) as _)
+}
+
+impl Rank {
+    pub(crate) fn new(machine: &Machine, me: u32, plan: Plan) -> Self {
+        let pinned = machine.device.pinned(BYTES).unwrap();
+        Self::over(machine, Alone(me), plan, pinned)
+    }
+}
+
+impl<N: Network + 'static> Rank<N> {
+    /// Over a network, which knows these bytes of the host as its heap 0.
+    pub(crate) fn over(machine: &Machine, network: N, plan: Plan, pinned: Pinned) -> Self {
+        let device = &machine.device;
+        let queues = Queues::for_device(network, 32, device.clone(), planted()).unwrap();
+        let (region, mover) = match plan.place {
+            Place::Pinned => (pinned.memory().clone(), None),
+            Place::Device => (device.allocate(BYTES).unwrap(), Some(device.mover().unwrap())),
+        };
+        let copies = shared(mover.as_ref());
+        let words = mover.is_some().then(|| pinned.memory().clone());
+        let table = ErrorTable::default();
+        let of = Region { memory: region.clone(), heap: 0, table, copies, words };
+        let key = queues.add_region(of).unwrap();
+        let lanes = Lanes::new(device, &queues, (plan.lanes, plan.depth, plan.first), plan.blocks).unwrap();
+        let bases = device.allocate(SLOTS_COUNT * 8).unwrap();
+        let results = device.allocate(THREADS * 8).unwrap();
+        Self { queues, lanes, key, plan, region, pinned, mover, bases, results }
+    }
+
+    /// The region, the bytes of the host beside it, and a user of the stream of its copies.
+    pub(crate) fn parts(&self) -> (Memory, Memory, Option<Arc<dyn Copies>>) {
+        (self.region.clone(), self.pinned.memory().clone(), shared(self.mover.as_ref()))
+    }
+
+    /// Tells it of another rank's region, whose bytes it reaches itself.
+    pub(crate) fn learn(&self, member: u32, other: &Self) {
+        let words = other.mover.is_some().then(|| other.pinned.memory().clone());
+        let far = Far {
+            key: other.key,
+            len: BYTES as u64,
+            table: ErrorTable::default(),
+            near: Some(other.region.clone()),
+            copies: shared(other.mover.as_ref()),
+            words,
+        };
+        self.queues.learn(member, far).unwrap();
+    }
+
+    /// A job whose peer is this very rank.
+    pub(crate) fn job(&self, machine: &Machine) -> Job {
+        let data = match self.plan.place {
+            Place::Device => self.region.addr() as u64,
+            Place::Pinned => self.pinned.at(),
+        };
+        Job {
+            slots: data + SLOTS,
+            bases: self.bases.addr() as u64,
+            data,
+            results: self.results.addr() as u64,
+            keys: [self.key.bits(); 2],
+            slots_at: SLOTS,
+            ticks: machine.ticks,
+            ..Job::default()
+        }
+    }
+
+    pub(crate) fn start(&self, machine: &Machine, name: &str, grid: (u32, u32), job: Job) -> Running {
+        let held = self.lanes.held().into_iter().chain([
+            self.region.clone(),
+            self.bases.clone(),
+            self.results.clone(),
+        ]);
+        let mut args = vec![Arg::Words(job.words(&self.lanes))];
+        // What the words name goes behind them, where no kernel looks.
+        args.extend(held.map(Arg::Memory));
+        args.push(Arg::Pinned(self.pinned.clone()));
+        machine.program.launch(name, grid, args).unwrap()
+    }
+
+    /// Runs a kernel; the result of each thread.
+    pub(crate) fn run(&self, machine: &Machine, name: &str, grid: (u32, u32), job: Job) -> Vec<u64> {
+        let running = self.start(machine, name, grid, job);
+        self.finish(machine, &running, grid)
+    }
+
+    pub(crate) fn finish(
+        &self,
+        machine: &Machine,
+        running: &Running,
+        (blocks, threads): (u32, u32),
+    ) -> Vec<u64> {
+        assert!(running.wait(Duration::from_secs(180)).unwrap(), "the kernel has not ended");
+        self.words(machine, &self.results, 0, (blocks * threads) as usize)
+    }
+
+    /// Words of the device's memory.
+    fn words(&self, machine: &Machine, memory: &Memory, at: u64, count: usize) -> Vec<u64> {
+        let mut bytes = vec![0; count * 8];
+        machine.device.read(memory, at, &mut bytes).unwrap();
+        bytes.chunks_exact(8).map(|word| u64::from_le_bytes(word.try_into().unwrap())).collect()
+    }
+
+    /// Words of the results.
+    pub(crate) fn result_words(&self, machine: &Machine, count: usize) -> Vec<u64> {
+        self.words(machine, &self.results, 0, count)
+    }
+
+    /// Words of the region, wherever that is.
+    pub(crate) fn region_words(&self, machine: &Machine, at: u64, count: usize) -> Vec<u64> {
+        match self.plan.place {
+            Place::Device => self.words(machine, &self.region, at, count),
+            Place::Pinned => (0..count as u64).map(|word| self.region.load(at + word * 8).unwrap()).collect(),
+        }
+    }
+
+    /// Writes words to the region.
+    pub(crate) fn fill(&self, machine: &Machine, at: u64, words: &[u64]) {
+        let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+        match self.plan.place {
+            Place::Device => machine.device.write(&self.region, at, &bytes).unwrap(),
+            Place::Pinned => self.region.write(at, &bytes).unwrap(),
+        }
+    }
+
+    /// The value of a slot, and its poison.
+    pub(crate) fn slot(&self, machine: &Machine, number: u64) -> [u64; 2] {
+        let words = self.region_words(machine, SLOTS + number * 16, 2);
+        [words[0], words[1]]
+    }
+}
+
+/// Waits until something is so that the host sees.
+pub(crate) fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let began = Instant::now();
+    while !is_so() {
+        assert!(began.elapsed() < Duration::from_secs(60), "{what}");
+        std::thread::sleep(Duration::from_micros(100));
+    }
+}

@@ -1,0 +1,253 @@
+//! M2: kernels of a device post, and the executor of the host carries it out. Over a library that stands for NVIDIA's driver (`stub.c`), whose device is a
+//! process with the threads of the kernels: it shares the addresses of this one, but touches only its own memory and what is mapped for
+//! it, changes no word of the host by an atomic, and copies late. The same cases run on a GPU in `m2_gpu.rs`.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on stops")]
+
+mod cases;
+mod machine;
+mod network;
+mod posted;
+mod rules;
+mod skip;
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+
+use libloading::os::unix::Library;
+use trunkline_mem::gpu::{Gpu, Vendor};
+
+use machine::{Machine, Place};
+
+/// The library that stands for the driver.
+struct Stub {
+    library: Library,
+    machine: Machine,
+    /// What tests tell it holds for all.
+    turn: Mutex<()>,
+    _folder: tempfile::TempDir,
+}
+
+fn source(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/m2").join(name)
+}
+
+fn compile(compiler: &str, source_name: &str, to: &Path, more: &[&str]) -> Result<(), String> {
+    let include = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../include");
+    let mut command = Command::new(compiler);
+    command.args(["-O2", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-pthread"]).args(more);
+    command.arg("-I").arg(include).arg("-o").arg(to).arg(source(source_name));
+    let output = command.output().map_err(|error| format!("no {compiler}: {error}"))?;
+    assert!(output.status.success(), "{source_name}: {}", String::from_utf8_lossy(&output.stderr));
+    Ok(())
+}
+
+fn build() -> Result<Stub, String> {
+    let folder = tempfile::tempdir().map_err(|error| error.to_string())?;
+    let (driver, kernels) = (folder.path().join("libcuda.so.1"), folder.path().join("kernels.so"));
+    compile("cc", "stub.c", &driver, &["-Wl,-soname,libcuda.so.1"])?;
+    compile("c++", "kernels.cpp", &kernels, &["-std=c++17", "-Wno-unused-function"])?;
+    // SAFETY: our own library; its constructors do nothing. Who opens it by its name from now on finds this one.
+    let library = unsafe { Library::new(&driver) }.map_err(|error| error.to_string())?;
+    // SAFETY: the function has this type in stub.c.
+    let tell = unsafe { library.get::<unsafe extern "C" fn(*const std::ffi::c_char)>(b"stub_library") };
+    let path = std::ffi::CString::new(kernels.to_str().unwrap()).unwrap();
+    // SAFETY: it copies a string.
+    unsafe { tell.unwrap()(path.as_ptr()) };
+    let device = Gpu::open(Vendor::Nvidia).unwrap().device(0).unwrap();
+    assert_eq!(device.architecture().unwrap(), 90);
+    // SAFETY: the kernels change what their jobs name.
+    let program = unsafe { device.program(b"stub") }.unwrap();
+    let is_full = std::env::var_os("TRUNKLINE_FULL").is_some();
+    let machine =
+        Machine { device, program, ticks: 200_000_000_000, groups: &[1, 3], is_full, is_real: false };
+    Ok(Stub { library, machine, turn: Mutex::new(()), _folder: folder })
+}
+
+fn stub() -> &'static Result<Stub, String> {
+    static STUB: OnceLock<Result<Stub, String>> = OnceLock::new();
+    STUB.get_or_init(build)
+}
+
+impl Stub {
+    /// Tells it a number.
+    fn tell(&self, what: &str, number: u64) {
+        // SAFETY: these functions of stub.c take a number.
+        let tell = unsafe { self.library.get::<unsafe extern "C" fn(u64)>(what.as_bytes()) };
+        // SAFETY: as above.
+        unsafe { tell.unwrap()(number) };
+    }
+
+    /// Asks about a number.
+    fn ask_of(&self, what: &str, number: u64) -> u64 {
+        // SAFETY: these functions of stub.c take a number and give one.
+        let ask = unsafe { self.library.get::<unsafe extern "C" fn(u64) -> u64>(what.as_bytes()) };
+        // SAFETY: as above.
+        unsafe { ask.unwrap()(number) }
+    }
+
+    fn ask(&self, what: &str) -> u64 {
+        // SAFETY: these functions of stub.c give a number.
+        let ask = unsafe { self.library.get::<unsafe extern "C" fn() -> u64>(what.as_bytes()) };
+        // SAFETY: as above.
+        unsafe { ask.unwrap()() }
+    }
+}
+
+/// The device for one test, which has it alone; copies land after at most so many looks.
+fn stubbed(test: &str, late: u64) -> Option<(&'static Stub, MutexGuard<'static, ()>)> {
+    match stub() {
+        Ok(stub) => {
+            let turn = stub.turn.lock().unwrap_or_else(PoisonError::into_inner);
+            stub.tell("stub_late", late);
+            stub.tell("stub_fail_copy", 0);
+            stub.tell("stub_fail_event", 0);
+            stub.tell("stub_order", 1);
+            stub.tell("stub_waits", 1);
+            stub.tell("stub_fails", 0);
+            Some((stub, turn))
+        }
+        Err(reason) => {
+            skip::skip(&format!("{test}, over a library that stands for NVIDIA's driver"), "cc", reason);
+            None
+        }
+    }
+}
+
+fn run(test: &str, late: u64, case: fn(&Machine)) {
+    let Some((stub, _turn)) = stubbed(test, late) else { return };
+    let before = [stub.ask("stub_launched"), stub.ask("stub_copied")];
+    case(&stub.machine);
+    let after = [stub.ask("stub_launched"), stub.ask("stub_copied")];
+    assert!(after[0] > before[0] && after[1] > before[1], "{test}: kernels and copies ran");
+    assert_eq!(stub.ask("stub_depth"), 0, "no context is left to the thread");
+}
+
+#[test]
+fn every_operation_does_what_it_says() {
+    run("operations", 3, cases::operations);
+}
+
+#[test]
+fn many_producers_lose_nothing() {
+    run("floods", 2, |machine| {
+        cases::floods(machine, Place::Pinned);
+        cases::floods(machine, Place::Device);
+    });
+}
+
+#[test]
+fn bytes_come_before_their_signal() {
+    run("exchanges", 40, cases::exchanges);
+}
+
+#[test]
+fn two_ranks_of_a_device_reach_each_other() {
+    run("two ranks", 3, cases::two_ranks);
+}
+
+#[test]
+fn a_failure_reaches_every_waiter() {
+    run("failures", 3, cases::failures);
+}
+
+#[test]
+fn an_abort_of_the_host_ends_a_kernel() {
+    run("aborts", 3, cases::aborts);
+}
+
+/// A wait ends its kernel only where that was asked for; the driver says so.
+#[test]
+fn a_spent_budget_is_the_end_if_it_is_asked_to_be() {
+    let Some((stub, _turn)) = stubbed("a kernel's last wait", 0) else { return };
+    cases::expires(&stub.machine);
+    let rank = machine::Rank::new(&stub.machine, 0, machine::PLAN);
+    let job = trunkline_device::Job { number: 1, ..rank.job(&stub.machine) };
+    let running = rank.start(&stub.machine, "expires", (1, 1), job);
+    assert!(running.wait(std::time::Duration::from_secs(10)).is_err());
+}
+
+#[test]
+fn a_kernel_that_stops_all_is_heard() {
+    run("stops", 3, cases::stops);
+}
+
+#[test]
+fn the_examples_run_as_kernels() {
+    run("examples", 3, cases::examples);
+}
+
+#[test]
+fn bytes_of_a_device_go_over_a_network() {
+    run("network", 5, network::network);
+}
+
+#[test]
+fn owners_of_devices_are_asked_over_a_network() {
+    run("post boxes", 5, posted::posted);
+}
+
+#[test]
+fn a_failure_reaches_signals_of_another_device() {
+    run("post boxes and failures", 5, posted::poisoned);
+}
+
+/// No kernel is needed for it.
+#[test]
+fn what_is_asked_beyond_a_part_is_refused() {
+    let Some((stub, _turn)) = stubbed("post boxes and strangers", 5) else { return };
+    posted::hostile(&stub.machine);
+}
+
+#[test]
+fn a_put_is_timed_by_the_device() {
+    run("pings", 0, cases::pings);
+}
+
+/// A copy that the driver refuses fails its entry, and whoever waits for it.
+#[test]
+fn a_copy_that_fails_is_heard() {
+    // The first that the executor makes is the put's. It fails itself, or nothing can be told of its end.
+    for (what, reason) in [("stub_fail_copy", 1), ("stub_fail_event", 2)] {
+        let Some((stub, _turn)) = stubbed("a failing copy", 3) else { return };
+        let rank = machine::Rank::new(&stub.machine, 0, machine::PLAN);
+        stub.tell(what, 1);
+        let job = trunkline_device::Job { number: u64::MAX, ..rank.job(&stub.machine) };
+        let results = rank.run(&stub.machine, "endure", (1, 1), job);
+        assert_eq!(results[0] & 0xff_ffff, 0x01_0201, "{what}: {results:x?}");
+        let queue = rank.queues.find(rank.lanes.numbers()[0][0]).unwrap();
+        let fault = queue.fault().unwrap();
+        assert_eq!((fault.first_bad, fault.reason), (0, reason), "{what}: the driver's code is the reason");
+    }
+}
+
+/// What the cases rely on is so: an atomic on the host's memory, and a store to the host's address of pinned memory, end a kernel; a store to the
+/// device's address of it does not. The processor touches no memory of the device.
+#[test]
+fn what_a_device_must_not_do_is_seen() {
+    use trunkline_mem::gpu::Arg;
+    let Some((stub, _turn)) = stubbed("a device that does what it must not", 0) else { return };
+    let machine = &stub.machine;
+    let pinned = machine.device.pinned(64).unwrap();
+    let run = |name: &str, arg| {
+        let running = machine.program.launch(name, (1, 1), vec![arg]).unwrap();
+        running.wait(std::time::Duration::from_secs(10))
+    };
+    assert_eq!(run("stray_store", Arg::Pinned(pinned.clone())), Ok(true));
+    assert_eq!(pinned.memory().load(0), Ok(1));
+    assert!(run("stray_atomic", Arg::Pinned(pinned.clone())).is_err());
+    assert!(run("stray_store", Arg::Words(vec![pinned.memory().addr() as u64])).is_err());
+    assert_eq!(pinned.memory().load(0), Ok(1));
+    let own = machine.device.allocate(64).unwrap();
+    assert_eq!(run("stray_atomic", Arg::Memory(own.clone())), Ok(true));
+    assert!(own.load(0).is_err() && own.write(0, &[1]).is_err());
+    let mut word = [0; 8];
+    machine.device.read(&own, 0, &mut word).unwrap();
+    assert_eq!(word, [1, 0, 0, 0, 0, 0, 0, 0]);
+    assert!(
+        machine.device.read(&own, 60, &mut word).is_err()
+            && machine.device.write(pinned.memory(), 0, &word).is_err()
+    );
+    assert!(machine.program.launch("no such kernel", (1, 1), Vec::new()).is_err());
+}

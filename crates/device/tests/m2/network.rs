@@ -1,0 +1,107 @@
+//! M2 over a network: a kernel's bytes in the device's memory, or in pinned memory, go to another rank by a software NIC, and come from it.
+
+use std::sync::Arc;
+
+use trunkline_device::{Copies, ErrorTable, Far, Job, Lanes, Queues, Region, Rma};
+use trunkline_engine::host::UnixHost;
+use trunkline_engine::rma;
+use trunkline_engine::{Nics, Params};
+use trunkline_mem::gpu::Arg;
+use trunkline_proto::wire::devq::PostRooms;
+use trunkline_softnic::{SoftConfig, SoftFabric, WireMode};
+
+use crate::machine::{BYTES, Machine, Place, SLOTS, planted};
+
+type Over = rma::Job<SoftFabric, UnixHost>;
+
+const HALF: u64 = 64 << 10;
+const THREADS: u32 = 3;
+const ROUNDS: u64 = 150;
+
+fn job(wire: WireMode) -> Over {
+    let fabric = SoftFabric::new(SoftConfig { wire, nics: 4, ..SoftConfig::default() }).unwrap();
+    let params = Params { mutant: planted(), ..Params::default() };
+    rma::Job::new(fabric, UnixHost::new(|_, _| {}), params, Nics::from(0)).unwrap()
+}
+
+/// What the first rank's kernels put is in the window of the second, and they get what is there.
+pub(crate) fn network(machine: &Machine) {
+    for wire in [WireMode::Shm, WireMode::Tcp] {
+        for place in [Place::Device, Place::Pinned] {
+            over(machine, wire, place);
+        }
+    }
+}
+
+fn over(machine: &Machine, wire: WireMode, place: Place) {
+    let jobs = [job(wire), job(wire)];
+    let cards = [jobs[0].card(), jobs[1].card()];
+    jobs.iter().zip(0..).for_each(|(job, me)| job.meet(me, &cards).unwrap());
+    let [first, second] = jobs.map(Arc::new);
+    // Both ranks have a heap of pinned memory: the first's is what the network knows of its region.
+    let device = &machine.device;
+    let rooms = PostRooms::new(BYTES as u64, 1, BYTES as u64);
+    let bytes = BYTES + rooms.bytes() as usize;
+    let pinned = [device.pinned(bytes).unwrap(), device.pinned(bytes).unwrap()];
+    let heaps = [&first, &second]
+        .into_iter()
+        .zip(&pinned)
+        .map(|(job, of)| job.add_heap(of.memory().clone()).unwrap());
+    assert_eq!(heaps.collect::<Vec<_>>(), [0, 0]);
+    let queues =
+        Queues::for_device(Rma::new(Arc::clone(&first)).unwrap(), 8, device.clone(), planted()).unwrap();
+    let served =
+        Queues::for_device(Rma::new(Arc::clone(&second)).unwrap(), 8, device.clone(), planted()).unwrap();
+    let table = ErrorTable::default();
+    let mover = device.mover().unwrap();
+    let (memory, data) = match place {
+        Place::Device => {
+            let memory = device.allocate(BYTES).unwrap();
+            let at = memory.addr() as u64;
+            (memory, at)
+        }
+        Place::Pinned => (pinned[0].memory().clone(), pinned[0].at()),
+    };
+    let is_device = place == Place::Device;
+    let copies = is_device.then(|| Arc::new(mover.share()) as Arc<dyn Copies>);
+    let words = is_device.then(|| pinned[0].memory().clone());
+    let key = queues.add_region(Region { memory: memory.clone(), heap: 0, table, copies, words }).unwrap();
+    queues.with(|executor| executor.add_rooms(key, rooms)).unwrap();
+    let window = pinned[1].memory();
+    let far = served.add_region(Region::of_host(window.clone(), 0, table)).unwrap();
+    queues.learn(1, Far::of_host(far, BYTES as u64, table, None)).unwrap();
+    let lanes = Lanes::new(device, &queues, (1, 64, 0), 1).unwrap();
+    let [results, bases] = [8 * 64, 8 * 64].map(|bytes| device.allocate(bytes).unwrap());
+    let given = Job {
+        slots: data + SLOTS,
+        bases: bases.addr() as u64,
+        data,
+        results: results.addr() as u64,
+        keys: [key.bits(), far.bits()],
+        peer: 1,
+        slots_at: SLOTS,
+        rounds: ROUNDS,
+        batch: 4,
+        bytes: HALF,
+        ticks: machine.ticks,
+        number: 3,
+    };
+    let run = |name: &str, job: Job| {
+        let mut args = vec![Arg::Words(job.words(&lanes))];
+        args.extend(lanes.held().into_iter().chain([memory.clone(), results.clone()]).map(Arg::Memory));
+        let running = machine.program.launch(name, (1, THREADS), args).unwrap();
+        assert!(running.wait(std::time::Duration::from_secs(120)).unwrap());
+        let mut bytes = [0; 8 * THREADS as usize];
+        device.read(&results, 0, &mut bytes).unwrap();
+        assert_eq!(bytes, [0; 8 * THREADS as usize], "{name}, {wire:?}, {place:?}");
+    };
+    run("flood", given);
+    assert_eq!(window.load(SLOTS), Ok(u64::from(THREADS) * ROUNDS), "{wire:?}, {place:?}: signals");
+    for thread in 0..u64::from(THREADS) {
+        assert_eq!(window.load(HALF + thread * 8), Ok(ROUNDS), "{wire:?}, {place:?}: the last write");
+    }
+    for word in 0..HALF / 8 {
+        window.store(HALF + word * 8, word * 3).unwrap();
+    }
+    run("fetch", given);
+}

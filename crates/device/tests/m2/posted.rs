@@ -1,0 +1,219 @@
+//! M2 over a network that reaches no memory of a device: ranks whose regions are in the device's memory ask each other by post boxes, beside ranks whose regions are
+//! pinned memory.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use trunkline_device::{
+    Carried, Courier, Ended, ErrorTable, Far, Job, Network, Part, Peer, Place as At, Rma,
+};
+use trunkline_device_queue::Slots;
+use trunkline_engine::host::UnixHost;
+use trunkline_engine::rma::{self, Local, Source};
+use trunkline_engine::{Nics, Params};
+use trunkline_proto::rma::atomic::Action;
+use trunkline_proto::wire::devq::{Ask, PostBox, PostRooms, REQUEST_BYTES, Reply, Request, Status};
+use trunkline_softnic::{SoftConfig, SoftFabric, WireMode};
+
+use crate::cases::each_example;
+use crate::machine::{BYTES, Machine, PLAN, Place, Plan, Rank, SLOTS, SLOTS_COUNT, planted, until};
+
+type Over = Arc<rma::Job<SoftFabric, UnixHost>>;
+type Posted = Rank<Courier<Late>>;
+
+/// Looks at a network before bytes of a put begin to move.
+const LATE: u32 = 40;
+
+/// A network whose puts of more than a request are late.
+struct Late {
+    rma: Rma<Over>,
+    held: VecDeque<(u32, u64, At, Local)>,
+}
+
+impl Network for Late {
+    fn me(&self) -> u32 {
+        self.rma.me()
+    }
+
+    fn executes(&self) -> bool {
+        self.rma.executes()
+    }
+
+    fn put(&mut self, cookie: u64, to: At, from: Source<'_>) -> Carried {
+        match from {
+            Source::Heap(local) if local.len > REQUEST_BYTES && local.len <= 8192 && self.held.len() < 16 => {
+                self.held.push_back((LATE, cookie, to, local));
+                Carried::Begun(local.len)
+            }
+            _ => self.rma.put(cookie, to, from),
+        }
+    }
+
+    fn get(&mut self, cookie: u64, from: At, into: Local) -> Carried {
+        self.rma.get(cookie, from, into)
+    }
+
+    fn atomic(&mut self, cookie: u64, at: At, action: Action, fetches: bool) -> Carried {
+        self.rma.atomic(cookie, at, action, fetches)
+    }
+
+    fn go_on(&mut self, ended: &mut Vec<Ended>) -> bool {
+        let moved = self.rma.go_on(ended);
+        for _ in 0..self.held.len() {
+            let Some((left, cookie, to, from)) = self.held.pop_front() else { break };
+            match left {
+                0 => match self.rma.put(cookie, to, Source::Heap(from)) {
+                    Carried::Begun(bytes) => assert_eq!(bytes, from.len, "so few bytes go whole"),
+                    Carried::Busy => self.held.push_back((0, cookie, to, from)),
+                    Carried::Failed(failure) => ended.push(Ended { cookie, how: Err(failure) }),
+                },
+                _ => self.held.push_back((left - 1, cookie, to, from)),
+            }
+        }
+        moved
+    }
+
+    fn spoil(&mut self, at: At, value: u64) -> bool {
+        self.rma.spoil(at, value)
+    }
+
+    fn hear(&mut self) {
+        self.rma.hear();
+    }
+
+    fn is_gone(&mut self, member: u32) -> bool {
+        self.rma.is_gone(member)
+    }
+}
+
+const BOXES: u64 = BYTES as u64;
+
+fn rooms(ranks: usize) -> PostRooms {
+    PostRooms::new(BOXES + Part::boxes_bytes(ranks as u64), ranks as u32, BYTES as u64)
+}
+
+fn job(wire: WireMode) -> Over {
+    let fabric = SoftFabric::new(SoftConfig { wire, nics: 4, ..SoftConfig::default() }).unwrap();
+    let params = Params { mutant: planted(), ..Params::default() };
+    Arc::new(rma::Job::new(fabric, UnixHost::new(|_, _| {}), params, Nics::from(0)).unwrap())
+}
+
+/// Ranks that know each other; each is where `places` says.
+fn ranks(machine: &Machine, wire: WireMode, places: &[Place]) -> Vec<Posted> {
+    let jobs: Vec<Over> = places.iter().map(|_| job(wire)).collect();
+    let cards: Vec<_> = jobs.iter().map(|job| job.card()).collect();
+    let rank = |(me, job, &place): (u32, &Over, &Place)| {
+        job.meet(me, &cards).unwrap();
+        let rooms = rooms(places.len());
+        let bytes = (rooms.room(0, 0) + rooms.bytes()) as usize;
+        let pinned = machine.device.pinned(bytes).unwrap();
+        assert_eq!(job.add_heap(pinned.memory().clone()).unwrap(), 0);
+        let rma = Rma::new(Arc::clone(job)).unwrap();
+        let network = Courier::new(Late { rma, held: VecDeque::new() }, planted()).unwrap();
+        let rank = Rank::over(machine, network, Plan { place, depth: 32, blocks: 2, ..PLAN }, pinned);
+        rank.queues.with(|executor| executor.add_rooms(rank.key, rooms)).unwrap();
+        rank
+    };
+    let all = (0..).zip(&jobs).zip(places).map(|((me, job), place)| (me, job, place));
+    let ranks: Vec<Posted> = all.map(rank).collect();
+    for (me, rank) in ranks.iter().enumerate() {
+        let peer = |place: &Place| Peer {
+            heap: 0,
+            boxes: BOXES,
+            is_posted: *place == Place::Device,
+            slots: vec![Slots::Poisoned { slots: SLOTS, count: SLOTS_COUNT as u32 }],
+        };
+        let (region, memory, copies) = rank.parts();
+        let device = copies.map(|copies| (region, copies));
+        let (rooms, peers) = (rooms(places.len()), places.iter().map(peer).collect());
+        let part = Part { heap: 0, memory, boxes: BOXES, rooms, device, peers };
+        rank.queues.with(|executor| executor.network().open(part).unwrap());
+        for (other, of) in ranks.iter().enumerate().filter(|(other, _)| *other != me) {
+            let far = Far::of_host(of.key, BYTES as u64, ErrorTable::default(), None);
+            rank.queues.learn(other as u32, far).unwrap();
+        }
+    }
+    ranks
+}
+
+fn job_to(machine: &Machine, ranks: &[Posted], me: usize) -> Job {
+    let keys = [ranks[me].key.bits(), ranks[1 - me].key.bits()];
+    Job { keys, peer: 1 - me as u32, rounds: 150, batch: 4, bytes: 64 << 10, ..ranks[me].job(machine) }
+}
+
+/// Two ranks write to each other's memory and raise each other's signals at once; each fetches what the other has; and the programs of the three
+/// examples.
+pub(crate) fn posted(machine: &Machine) {
+    let (on, pinned) = (Place::Device, Place::Pinned);
+    for wire in [WireMode::Shm, WireMode::Tcp] {
+        for places in [[on, on], [on, pinned], [pinned, on]] {
+            let ranks = ranks(machine, wire, &places);
+            let running =
+                [0, 1].map(|me| ranks[me].start(machine, "flood", (2, 2), job_to(machine, &ranks, me)));
+            for (rank, running) in ranks.iter().zip(&running) {
+                assert_eq!(rank.finish(machine, running, (2, 2)), [0; 4], "{wire:?}, {places:?}");
+            }
+            for rank in &ranks {
+                assert_eq!(rank.slot(machine, 0), [4 * 150, 0], "{wire:?}, {places:?}");
+                assert_eq!(rank.region_words(machine, 64 << 10, 4), [150; 4], "{wire:?}, {places:?}");
+            }
+            let words: Vec<u64> = (0..8 << 10).map(|word| word * 3).collect();
+            ranks[1].fill(machine, 64 << 10, &words);
+            let job = Job { number: 3, ..job_to(machine, &ranks, 0) };
+            assert_eq!(ranks[0].run(machine, "fetch", (1, 2), job), [0; 2], "{wire:?}, {places:?}");
+        }
+        for &threads in machine.groups.iter().filter(|&&threads| threads < 32) {
+            each_example(machine, threads, || ranks(machine, wire, &[on, on, on]));
+            each_example(machine, threads, || ranks(machine, wire, &[on, pinned]));
+        }
+    }
+}
+
+/// A failure here poisons a signal in the other's device memory: by a request; and where that says nothing, beside all links.
+pub(crate) fn poisoned(machine: &Machine) {
+    for wire in [WireMode::Shm, WireMode::Tcp] {
+        let ranks = ranks(machine, wire, &[Place::Device, Place::Device]);
+        let own = job_to(machine, &ranks, 0);
+        let keys = [own.keys[0] ^ 0x5a00, own.keys[1]];
+        // Its own slot is raised by nobody: that wait ends with its time.
+        let bad = Job { keys, number: u64::MAX, ticks: machine.ticks / 100, ..own };
+        let running = ranks[0].start(machine, "endure", (1, 1), bad);
+        until("a remote signal is poisoned", || ranks[1].slot(machine, 0)[1] != 0);
+        let queue = ranks[0].queues.find(ranks[0].lanes.numbers()[0][0]).unwrap();
+        assert_eq!(queue.fault().map(|fault| fault.status), Some(Status::Access));
+        let _ = ranks[0].finish(machine, &running, (1, 1));
+        let at = At { member: 1, heap: 0, offset: SLOTS + 5 * 16 + 8 };
+        assert!(ranks[0].queues.with(|executor| executor.network().spoil(at, 77)), "{wire:?}");
+        until("a word is spoiled", || ranks[1].slot(machine, 5)[1] == 77);
+    }
+}
+
+/// What an owner is asked for beyond its part is refused, and nothing is moved.
+pub(crate) fn hostile(machine: &Machine) {
+    let ranks = ranks(machine, WireMode::Shm, &[Place::Device, Place::Device]);
+    let (_, memory, _) = ranks[1].parts();
+    let theirs = PostBox::new(BOXES, 0).unwrap();
+    let (_, answers, _) = ranks[0].parts();
+    let mine = PostBox::new(BOXES, 1).unwrap();
+    let far = u64::MAX - 7;
+    let asks = [
+        Ask::Bring { addr: BYTES as u64 - 8, len: 16 },
+        Ask::Show { addr: far, len: 64 },
+        Ask::Bring { addr: 0, len: far },
+        Ask::Change { addr: BYTES as u64, action: Action::Add(1) },
+        Ask::Change { addr: 12, action: Action::Add(1) },
+    ];
+    for (number, ask) in (0..).zip(asks) {
+        let words = Request { number, ask }.to_words();
+        for (nth, word) in (0..).zip(words) {
+            memory.store(theirs.request(number) + nth * 8, word).unwrap();
+        }
+        let mut reply = None;
+        until("a reply", || {
+            let words = answers.load_row(mine.reply(number)).unwrap();
+            reply = Reply::from_words(&words, number, planted());
+            reply.is_some()
+        });
+        assert_eq!(reply.unwrap().how, Err((Status::Access, 0)), "{ask:?}");
+    }
+}

@@ -1,0 +1,21 @@
+//! The fuzz targets of this crate, and the inputs they begin with. Called by the programs in `testing/fuzz/` and by the test that replays
+//! `testing/fuzz/corpus/`; nothing of this is in the product.
+
+mod endpoint;
+mod node;
+
+use trunkline_proto::fuzzing::Target;
+
+/// The targets of this crate.
+pub const TARGETS: &[Target] = &[
+    Target { name: "tagged_endpoint", check: endpoint::actions, seeds: endpoint::action_seeds },
+    Target { name: "ipc_node", check: node::node, seeds: node::node_seeds },
+];
+
+/// Runs the target of that name.
+///
+/// # Panics
+/// When there is none, or when the code under test is wrong.
+pub fn run(name: &str, bytes: &[u8]) {
+    trunkline_proto::fuzzing::run_of(TARGETS, name, bytes);
+}

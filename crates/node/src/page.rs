@@ -1,0 +1,200 @@
+//! The page on which others see what an endpoint shares inside its node. The endpoint writes it now and then, all of it; whoever reads
+//! it takes a copy that was not written meanwhile.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering, fence};
+
+use trunkline_fabric::HostPage;
+use trunkline_mem::{OutOfBounds, PageView, Words};
+use trunkline_proto::id::ProcessId;
+use trunkline_proto::mutant::Mutant;
+use trunkline_proto::time::Instant;
+use trunkline_proto::wire::status::Number;
+use trunkline_proto::wire::status::node::{
+    self, BYTES, CHANGING, EXPORTS_AT, Export, MAGIC, NEIGHBOURS, NEIGHBOURS_AT, NUMBERS_AT, Neighbour,
+    NodeError, Owner, Page, RECORD, SEQUENCE, WORDS,
+};
+
+/// How often a page that is being written is looked at again, and from which time on a reader lets the writer go first.
+const TRIES: usize = 64;
+const SPINS: usize = 4;
+/// How long it lets it.
+const PAUSE: std::time::Duration = std::time::Duration::from_micros(200);
+
+/// A page of shared memory that cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum NodePageError {
+    /// Its bytes are no page of shared memory, or change all the time.
+    #[error(transparent)]
+    Node(#[from] NodeError),
+    /// It is shorter than its records.
+    #[error(transparent)]
+    Bounds(#[from] OutOfBounds),
+}
+
+/// The page of an endpoint.
+#[derive(Debug)]
+pub struct NodePage {
+    words: Words<WORDS>,
+    pub(crate) mutant: Mutant,
+}
+
+impl NodePage {
+    /// Makes a page of it, which must have [`BYTES`] zero bytes; `None` if it has fewer. Others see it once it was written.
+    #[must_use]
+    pub fn new(page: &Arc<trunkline_mem::Page>, owner: &Owner) -> Option<Self> {
+        let words = Words::of_page(page, 0)?;
+        let made = Self { words, mutant: Mutant::NONE };
+        made.put(1, &[node::version()]);
+        made.put(3, &owner.to_words());
+        Some(made)
+    }
+
+    /// The same, of a page that the host made now; the owner is known by that name and has that rank in its job.
+    #[must_use]
+    pub fn of_host(made: &HostPage, process: ProcessId, rank: Option<u32>, now: Instant) -> Option<Self> {
+        let owner = Owner { process, pid: made.pid, rank, made_unix: made.unix_ns, made: now.0 };
+        Self::new(&made.page, &owner)
+    }
+
+    fn put(&self, at: usize, what: &[u64]) {
+        self.words.iter().skip(at).zip(what).for_each(|(to, word)| store(to, *word));
+    }
+
+    /// Begins to write: who copies the page from now on takes another copy.
+    pub(crate) fn begin(&self) {
+        if !self.mutant.is("seen-page-changes-unannounced") {
+            store(&self.words[SEQUENCE], load(&self.words[SEQUENCE]).wrapping_add(1));
+        }
+        fence(Ordering::Release);
+    }
+
+    /// One of the exports.
+    pub(crate) fn export(&self, nth: usize, export: &Export) {
+        self.put(EXPORTS_AT + nth * RECORD, &export.to_words());
+    }
+
+    /// All the rest; so many exports were written.
+    pub(crate) fn end(
+        &self,
+        now: Instant,
+        numbers: &[u64; Number::LEN],
+        neighbours: &[Neighbour],
+        exports: usize,
+    ) {
+        let shown = neighbours.len().min(NEIGHBOURS);
+        self.put(CHANGING, &[now.0, node::records(shown as u32, exports as u32)]);
+        self.put(NUMBERS_AT, numbers);
+        for (nth, neighbour) in neighbours.iter().enumerate().take(shown) {
+            self.put(NEIGHBOURS_AT + nth * RECORD, &neighbour.to_words());
+        }
+        let sequence = load(&self.words[SEQUENCE]);
+        let even = sequence.wrapping_add(sequence % 2);
+        self.words[SEQUENCE].store(even.to_le(), Ordering::Release);
+        self.words[0].store(MAGIC.to_le(), Ordering::Release);
+    }
+}
+
+fn load(word: &AtomicU64) -> u64 {
+    u64::from_le(word.load(Ordering::Relaxed))
+}
+
+fn store(word: &AtomicU64, value: u64) {
+    word.store(value.to_le(), Ordering::Relaxed);
+}
+
+/// A copy of a page of shared memory, as it was at one moment.
+///
+/// # Errors
+/// [`NodePageError`] says why it is not used.
+pub fn read_node(view: &PageView) -> Result<Page, NodePageError> {
+    if view.len() != BYTES {
+        return Err(NodeError::Length(view.len()).into());
+    }
+    let (mut words, mut again) = (vec![0; WORDS], [0; 1]);
+    for tried in 0..TRIES {
+        view.read(0, &mut words)?;
+        view.read(SEQUENCE * 8, &mut again)?;
+        if words[SEQUENCE] == again[0] && again[0].is_multiple_of(2) {
+            let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+            return Ok(Page::from_bytes(&bytes)?);
+        }
+        if tried < SPINS { std::hint::spin_loop() } else { std::thread::sleep(PAUSE) }
+    }
+    Err(NodeError::Unsettled.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::sync::atomic::AtomicBool;
+
+    use super::*;
+    use crate::planted::planted;
+
+    /// A page under a name of its own, and how others see it.
+    fn page(name: &str) -> (NodePage, PageView) {
+        let page = Arc::new(trunkline_mem::Page::make(name, BYTES).unwrap());
+        let wanted = format!("/memfd:{name} (deleted)");
+        let links = std::fs::read_dir("/proc/self/fd").unwrap().map(|entry| entry.unwrap().path());
+        let mut named =
+            links.filter(|link| std::fs::read_link(link).is_ok_and(|name| name.to_str() == Some(&*wanted)));
+        let view = PageView::open(&File::open(named.next().unwrap()).unwrap()).unwrap();
+        let owner = Owner { process: ProcessId([1; 16]), pid: 7, rank: None, made_unix: 1, made: 2 };
+        let made = NodePage::new(&page, &owner).unwrap();
+        (NodePage { mutant: planted(), ..made }, view)
+    }
+
+    #[test]
+    fn a_page_is_not_ready_before_it_was_written() {
+        let (page, view) = page("trunkline.node.new");
+        assert!(matches!(read_node(&view), Err(NodePageError::Node(NodeError::Magic))));
+        page.begin();
+        page.end(Instant(9), &[4; Number::LEN], &[Neighbour::default()], 0);
+        let read = read_node(&view).unwrap();
+        assert_eq!((read.written, read.number(Number::Hits), read.neighbours.len()), (9, 4, 1));
+        assert_eq!((read.owner.pid, read.owner.made, read.exports.len()), (7, 2, 0));
+    }
+
+    #[test]
+    fn a_page_that_is_being_written_is_read_whole_or_not_at_all() {
+        let (page, view) = page("trunkline.node.changing");
+        let write = |value: u64| {
+            page.begin();
+            for nth in 0..64 {
+                page.export(nth, &Export { base: value, used: value, ..Export::default() });
+            }
+            let neighbours = [Neighbour { mapped_bytes: value, ..Neighbour::default() }; 8];
+            page.end(Instant(value), &[value; Number::LEN], &neighbours, 64);
+        };
+        write(0);
+        let (stop, mut whole, mut torn) = (AtomicBool::new(false), 0, None);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for value in (1..).take_while(|_| !stop.load(Ordering::Relaxed)) {
+                    write(value);
+                    // As an endpoint does, only more often.
+                    (0..2_000).for_each(|_| std::hint::spin_loop());
+                }
+            });
+            let began = std::time::Instant::now();
+            let millis = |n| std::time::Duration::from_millis(n);
+            while began.elapsed() < millis(500) || (whole < 500 && began.elapsed() < millis(20_000)) {
+                let Ok(read) = read_node(&view) else { continue };
+                let value = read.written;
+                let same = read.numbers == [value; Number::LEN]
+                    && read.neighbours.iter().all(|one| one.mapped_bytes == value)
+                    && read.exports.iter().all(|one| (one.base, one.used) == (value, value));
+                if !same {
+                    torn = Some(value);
+                    break;
+                }
+                whole += 1;
+            }
+            stop.store(true, Ordering::Relaxed);
+        });
+        assert_eq!(torn, None);
+        assert!(whole >= 500, "only {whole} looks found the page at rest");
+    }
+}

@@ -1,0 +1,13 @@
+//! The bug that `cargo xtask mutants` asks for in the tests and fuzz targets of this crate. Never in the product, whose bug comes with its
+//! parameters.
+
+use trunkline_proto::mutant::Mutant;
+
+/// Returns the bug that the environment names, or none.
+pub(crate) fn planted() -> Mutant {
+    #[cfg(feature = "mutants")]
+    if let Ok(name) = std::env::var("TRUNKLINE_MUTANT") {
+        return Mutant::named(name.leak());
+    }
+    Mutant::NONE
+}

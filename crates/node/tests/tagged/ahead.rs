@@ -1,0 +1,238 @@
+//! Copies that go on after they were begun, by a driver whose long copies land only when a test lets them.
+
+use trunkline_engine::host::{UnixHost, UnixStream};
+use trunkline_fabric::{Host as _, Oob as _, OobListener as _};
+use trunkline_mem::Memory;
+use trunkline_mem::ipc::Device;
+use trunkline_node::ipc::{Buffer, Config as Sharing};
+use trunkline_node::tagged::{Begun, Config, DEVICE_PIECE, Endpoint, Event, Failed, PeerId, RequestId};
+use trunkline_proto::ipc::exporter::Amount;
+use trunkline_proto::tagged::{Choice, Method};
+use trunkline_proto::time::{Duration, Instant};
+use trunkline_proto::wire::tagged::Inbox;
+
+use crate::kind::{Call, Kind};
+use crate::two::{ALL, Two, Where, pattern, planted};
+
+/// Bytes of a copy that takes long.
+const LONG: usize = 2 << 20;
+/// A piece.
+const PIECE: usize = DEVICE_PIECE as usize;
+/// Bytes of a copy that does not.
+const SHORT: usize = 100_000;
+
+type One = Endpoint<Kind, UnixStream>;
+
+/// One that receives from two others.
+struct Three {
+    hub: One,
+    /// The others, by the first one's names for them; `None` once one is dead.
+    others: [Option<(One, PeerId)>; 2],
+    peers: [PeerId; 2],
+    now: Instant,
+    left: usize,
+}
+
+impl Three {
+    fn new() -> Self {
+        let host = UnixHost::new(|_, _| {});
+        let device = Device::create(3, 64 << 20).unwrap();
+        let inbox = Inbox::new(1024, 512, 1 << 21).unwrap();
+        let endpoint = |number: u8| {
+            let memory = Kind::new(Device::join(3, &device.descriptor().unwrap()).unwrap());
+            let budget = Amount { entries: 16, bytes: 1 << 40 };
+            let sharing = Sharing { mutant: planted(), ..Sharing::new([number; 16], budget) };
+            let copy = Choice::Fixed(Method::Pull);
+            Endpoint::new(memory, Config { sharing, inbox, copy }, Instant(0))
+        };
+        let mut hub = endpoint(0);
+        hub.node().memory().hold(PIECE);
+        let mut listener = host.oob().listen().unwrap();
+        let joined = [1, 2].map(|number| {
+            let mut other = endpoint(number);
+            // Its copies go on, too, and none takes long.
+            other.node().memory().hold(usize::MAX);
+            let to_hub = other.join(host.oob().connect(&listener.address()).unwrap()).unwrap();
+            let of_other = loop {
+                if let Some(stream) = listener.accept().unwrap() {
+                    break hub.join(stream).unwrap();
+                }
+            };
+            ((other, to_hub), of_other)
+        });
+        let peers = [joined[0].1, joined[1].1];
+        let others = joined.map(|(other, _)| Some(other));
+        let mut three = Self { hub, others, peers, now: Instant(0), left: 0 };
+        (0..200).for_each(|_| three.step());
+        three
+    }
+
+    fn step(&mut self) {
+        self.now = self.now + Duration::micros(100);
+        self.hub.progress(self.now);
+        while let Some(event) = self.hub.event() {
+            self.left += usize::from(matches!(event, Event::Left { .. }));
+        }
+        for (other, _) in self.others.iter_mut().flatten() {
+            other.progress(self.now);
+            while other.event().is_some() {}
+        }
+    }
+
+    /// A message of own memory of another one, and the receive for it, into the first one's memory.
+    fn begin(&mut self, from: usize, len: usize, into: &Buffer) -> RequestId {
+        let peer = self.peers[from];
+        let received = self.hub.receive(Some(peer), (7, ALL), into.clone()).unwrap();
+        let (other, to) = self.others[from].as_mut().unwrap();
+        let source = Buffer::own(other.node().memory().device.alloc(len).unwrap(), len as u64);
+        source.write(&other.node().memory().device, 0, &pattern(len, from as u64)).unwrap();
+        assert!(matches!(other.send(*to, 7, &source), Ok(Begun::Request(_))));
+        received
+    }
+
+    fn own(&self, len: usize) -> Buffer {
+        Buffer::own(self.hub.node().memory().device.alloc(len).unwrap(), len as u64)
+    }
+
+    fn is_there(&self, buffer: &Buffer, from: usize) -> bool {
+        let mut bytes = vec![0; buffer.len() as usize];
+        buffer.read(&self.hub.node().memory().device, 0, &mut bytes).unwrap();
+        bytes == pattern(bytes.len(), from as u64)
+    }
+
+    /// Until a copy is under way that takes long.
+    fn until_under_way(&mut self) {
+        let begun = (0..10_000).any(|_| {
+            self.step();
+            self.hub.node().memory().under_way() > 0
+        });
+        assert!(begun, "no copy was begun");
+    }
+
+    /// How a receive ended, with the copies under way released again and again.
+    fn ended(&mut self, request: RequestId) -> Result<(), Failed> {
+        for _ in 0..10_000 {
+            if let Some(end) = self.hub.test(request) {
+                return end.map(|_| ());
+            }
+            self.hub.node().memory().let_go();
+            self.step();
+        }
+        panic!("no end");
+    }
+}
+
+#[test]
+fn a_long_copy_holds_up_no_message_of_another_peer() {
+    for own in [true, false] {
+        let mut three = Three::new();
+        let other = || Buffer::of(Memory::heap(LONG), 0, LONG as u64);
+        let into = if own { three.own(LONG) } else { other() };
+        let beside = three.own(SHORT);
+        let long = three.begin(0, LONG, &into);
+        three.until_under_way();
+        let short = three.begin(1, SHORT, &beside);
+        let came = (0..10_000).find_map(|_| {
+            three.step();
+            three.hub.test(short)
+        });
+        assert!(matches!(came, Some(Ok(_))), "another peer's message waits for the long copy");
+        assert!(three.is_there(&beside, 1));
+        assert_eq!(three.hub.test(long), None, "it ends with its copy, and not before");
+        assert!(!three.is_there(&into, 0) && three.hub.node().memory().under_way() == 1);
+        assert_eq!(three.ended(long), Ok(()));
+        assert!(three.is_there(&into, 0));
+    }
+}
+
+#[test]
+fn two_long_copies_are_under_way_at_once() {
+    let mut three = Three::new();
+    let into = [three.own(LONG), three.own(LONG)];
+    let requests = [0, 1].map(|from| three.begin(from, LONG, &into[from]));
+    let both = (0..10_000).any(|_| {
+        three.step();
+        three.hub.node().memory().under_way() == 2
+    });
+    assert!(both, "one waits for the other");
+    for from in [0, 1] {
+        assert_eq!(three.ended(requests[from]), Ok(()));
+        assert!(three.is_there(&into[from], from));
+    }
+}
+
+/// A driver takes no copy back: the receiver has its memory back when the copy has ended, and not when the sender dies.
+#[test]
+fn a_peer_that_dies_is_lost_behind_its_copies() {
+    let mut three = Three::new();
+    let into = three.own(LONG);
+    let long = three.begin(0, LONG, &into);
+    three.until_under_way();
+    three.others[0] = None;
+    (0..2_000).for_each(|_| three.step());
+    assert_eq!((three.hub.test(long), three.left), (None, 0), "its copy is under way");
+    assert_eq!(three.hub.node().counts().unmaps, 0);
+    three.hub.node().memory().let_go();
+    let gone = (0..10_000).find_map(|_| {
+        three.step();
+        three.hub.test(long)
+    });
+    assert_eq!((gone, three.left), (Some(Err(Failed::Gone)), 1));
+    (0..2_000).for_each(|_| three.step());
+    assert_eq!(three.hub.node().counts().unmaps, 1);
+}
+
+/// Both memories are of a device, and neither has a handle.
+#[test]
+fn pieces_of_a_device_are_large_and_two_are_under_way() {
+    const LEN: usize = 4 << 20;
+    let inbox = Inbox::new(1024, 512, 4 * DEVICE_PIECE).unwrap();
+    let mut two = Two::with(inbox, Amount { entries: 16, bytes: 1 << 40 });
+    for one in [&two.a, &two.b] {
+        one.kind().hold(100_000);
+        one.fail(Call::Export, u64::MAX);
+    }
+    let (source, target) = (two.a.buffer(Where::Own, LEN), two.b.buffer(Where::Own, LEN));
+    two.a.fill(&source, 9);
+    let (received, sent) = (two.post(1, &target), two.send(1, &source));
+    (0..2_000).for_each(|_| two.step());
+    let under_way = |two: &Two| [two.a.kind().under_way(), two.b.kind().under_way()];
+    assert_eq!(under_way(&two), [2, 0], "what has not landed in the stage is not told");
+    two.a.kind().let_go();
+    (0..2_000).for_each(|_| two.step());
+    assert_eq!(under_way(&two), [2, 2], "both ends copy");
+    two.b.kind().let_go();
+    for _ in 0..100 {
+        (0..200).for_each(|_| two.step());
+        assert!(under_way(&two).iter().all(|many| *many <= 2), "{:?}", under_way(&two));
+        two.a.kind().let_go();
+        two.b.kind().let_go();
+    }
+    assert!(two.both(sent, received).iter().all(Result::is_ok));
+    assert!(two.b.bytes(&target) == pattern(LEN, 9));
+    for one in [&two.a, &two.b] {
+        assert_eq!(one.kind().lens(), [PIECE; LEN / PIECE]);
+    }
+}
+
+/// Whatever becomes of the sender, a receive ends when nothing is written into its memory any more.
+#[test]
+fn pieces_of_a_dead_peer_are_copied_before_their_receive_ends() {
+    let mut three = Three::new();
+    three.hub.node().memory().fail(Call::Export as u64, u64::MAX);
+    three.others.iter().flatten().for_each(|(other, _)| {
+        other.node().memory().fail(Call::Export as u64, u64::MAX);
+    });
+    assert_eq!(three.hub.node().memory().pins(), 4, "an inbox, and an outbox, for each peer");
+    let into = three.own(LONG);
+    let request = three.begin(0, LONG, &into);
+    three.until_under_way();
+    three.others[0] = None;
+    (0..2_000).for_each(|_| three.step());
+    assert_eq!((three.hub.test(request), three.left), (None, 0), "its pieces are being copied");
+    assert!(three.hub.node().memory().under_way() > 0);
+    let end = three.ended(request);
+    assert_eq!(end, Err(Failed::Gone));
+    assert_eq!((three.hub.node().memory().under_way(), three.left), (0, 1));
+    assert_eq!(three.hub.node().memory().pins(), 2, "those of the dead one are let go");
+}

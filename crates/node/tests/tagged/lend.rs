@@ -1,0 +1,165 @@
+//! Memory that one endpoint lends the other: windows, as the engine has them.
+
+use trunkline_node::ipc::{Borrowed, Spot};
+use trunkline_node::tagged::{Lending, Loan};
+use trunkline_proto::ipc::exporter::{Amount, Usage};
+use trunkline_proto::tagged::Rows;
+use trunkline_proto::wire::tagged::Inbox;
+
+use crate::kind::Call;
+use crate::two::{Two, Where, pattern};
+
+const fn spot(at: u64) -> Spot {
+    Spot { at, rows: Rows::WHOLE }
+}
+
+fn nothing_kept() -> Two {
+    Two::with(Inbox::new(1024, 512, 1 << 18).unwrap(), Amount { entries: 0, bytes: 0 })
+}
+
+/// Lends, and maps what is lent.
+fn lend(two: &mut Two, buffer: &trunkline_node::ipc::Buffer) -> ([Loan; 2], Borrowed) {
+    let to = two.a.other;
+    let Lending::Lent(given, reference) = two.a.endpoint.lend(to, buffer).unwrap() else {
+        panic!("not lent")
+    };
+    let taken = two.b.endpoint.borrow(two.b.other, &reference).unwrap();
+    for _ in 0..1000 {
+        match two.b.endpoint.map_loan(taken) {
+            Borrowed::Wait => two.step(),
+            found => return ([given, taken], found),
+        }
+    }
+    panic!("it is neither mapped nor refused");
+}
+
+/// Puts all of a buffer there, at once.
+fn put(two: &mut Two, taken: Loan, to: Spot, near: &trunkline_node::ipc::Buffer) {
+    two.b.endpoint.put(taken, to, near, (0, near.len())).unwrap();
+    assert_eq!(two.b.endpoint.has_copied(taken), Ok(true));
+}
+
+#[test]
+fn what_is_lent_is_put_to_and_got_from_whatever_may_be_kept_until_it_is_taken_back() {
+    let mut two = nothing_kept();
+    let (part, near) = (two.a.buffer(Where::Own, 1 << 20), two.b.buffer(Where::Other, 64));
+    two.a.fill(&part, 1);
+    let ([given, taken], found) = lend(&mut two, &part);
+    assert_eq!(found, Borrowed::Mapped);
+    // Nothing asks it back.
+    two.a.endpoint.node_mut().trim(0);
+    two.a.endpoint.node_mut().release(part.address().unwrap());
+    let idle = trunkline_proto::time::Duration::secs(100);
+    two.now = two.now + idle;
+    two.rest();
+    assert_eq!(two.b.endpoint.node().counts().unmaps, 0);
+    two.b.fill(&near, 9);
+    put(&mut two, taken, spot(1000), &near);
+    assert!(two.a.bytes(&part)[1000..1064] == pattern(64, 9));
+    let rows = Spot { at: 8, rows: Rows::new(8, 100).unwrap() };
+    two.b.endpoint.get(taken, rows, &near, (0, 64)).unwrap();
+    assert_eq!(two.b.endpoint.has_copied(taken), Ok(true));
+    let all = two.a.bytes(&part);
+    let expected: Vec<u8> = (0..8).flat_map(|row| all[8 + 100 * row..][..8].to_vec()).collect();
+    assert!(two.b.bytes(&near) == expected);
+    two.b.endpoint.end_loan(taken, true);
+    two.rest();
+    assert_eq!(two.b.endpoint.node().counts().unmaps, 0, "its owner has not taken it back");
+    two.a.endpoint.end_loan(given, true);
+    two.until("it is gone", |two| two.a.endpoint.node().counts().unexports == 1);
+    assert_eq!(two.a.endpoint.node().exporter().usage(), Usage::default());
+    assert_eq!((two.b.endpoint.node().counts().unmaps, two.a.kind().handles()), (1, [1, 1]));
+    assert!(two.b.endpoint.put(taken, spot(0), &near, (0, 64)).is_err());
+}
+
+/// Only a part of the allocation is lent: nobody reaches the rest.
+#[test]
+fn bytes_beyond_what_is_lent_are_nobodys() {
+    let mut two = nothing_kept();
+    let all = two.a.buffer(Where::Own, 1 << 16);
+    two.a.fill(&all, 1);
+    let ([_given, taken], _) = lend(&mut two, &all.part(4096, 4096).unwrap());
+    let near = two.b.buffer(Where::Other, 4096);
+    put(&mut two, taken, spot(0), &near);
+    let rows = |block, stride| Rows::new(block, stride).unwrap();
+    for (at, rows, len) in [
+        (1, Rows::WHOLE, 4096),
+        (4096, Rows::WHOLE, 1),
+        (u64::MAX, Rows::WHOLE, 1),
+        (0, rows(8, 4096), 16),
+        (0, rows(1, 1 << 63), 3),
+    ] {
+        let put = two.b.endpoint.put(taken, Spot { at, rows }, &near, (0, len));
+        let got = two.b.endpoint.get(taken, Spot { at, rows }, &near, (0, len));
+        assert!(put.is_err() && got.is_err(), "{len} bytes from {at}, {rows:?}");
+    }
+    let bytes = two.a.bytes(&all);
+    assert!(bytes[..4096] == pattern(1 << 16, 1)[..4096] && bytes[8192..] == pattern(1 << 16, 1)[8192..]);
+}
+
+#[test]
+fn what_a_driver_refuses_is_not_lent_or_not_mapped_and_nothing_is_left() {
+    let mut two = nothing_kept();
+    let part = two.a.buffer(Where::Own, 1 << 16);
+    let to = two.a.other;
+    two.a.fail(Call::Export, 1);
+    assert_eq!(two.a.endpoint.lend(to, &part), Ok(Lending::Not));
+    let private = two.a.buffer(Where::Other, 100);
+    assert_eq!(two.a.endpoint.lend(to, &private), Ok(Lending::Not));
+    two.b.fail(Call::Open, 1);
+    let ([given, taken], found) = lend(&mut two, &part);
+    assert_eq!(found, Borrowed::Not);
+    two.b.endpoint.end_loan(taken, false);
+    two.a.endpoint.end_loan(given, false);
+    two.until("it is gone", |two| two.a.endpoint.node().counts().unexports == 1);
+    assert_eq!(two.a.endpoint.node().exporter().usage(), Usage::default());
+    two.a.free(&part);
+    assert_eq!(two.a.kind().device.usage().unwrap().used, 0);
+}
+
+/// Many at once, each of them an operation of those that a neighbour takes; messages still go.
+#[test]
+fn what_is_lent_takes_a_place_among_operations() {
+    let mut two = nothing_kept();
+    let part = two.a.buffer(Where::Own, 1 << 16);
+    let mut loans: Vec<_> = (0..128).map(|_| lend(&mut two, &part).0).collect();
+    let to = two.a.other;
+    assert_eq!(two.a.endpoint.lend(to, &part), Ok(Lending::Busy));
+    let [given, taken] = loans.swap_remove(5);
+    two.b.endpoint.end_loan(taken, true);
+    two.a.endpoint.end_loan(given, true);
+    loans.push(lend(&mut two, &part).0);
+    let [a, b] = [&two.a, &two.b].map(|one| one.endpoint.node().counts());
+    assert_eq!((a.exports, b.maps), (1, 1));
+    let short = two.a.buffer(Where::Other, 100);
+    let target = two.b.buffer(Where::Other, 100);
+    let (received, sent) = (two.post(1, &target), two.send(1, &short));
+    assert!(two.both(sent, received).iter().all(Result::is_ok));
+    // Whoever leaves has everything taken from it.
+    let now = two.now;
+    two.b.endpoint.close(now);
+    two.until("it is gone", |two| two.a.endpoint.node().counts().unexports == 1);
+}
+
+/// A put that takes long keeps the loan mapped, also when its owner is gone, and nothing waits for it.
+#[test]
+fn put_outlives_the_lender() {
+    let mut two = nothing_kept();
+    two.b.kind().hold(1);
+    let (part, near) = (two.a.buffer(Where::Own, 4096), two.b.buffer(Where::Own, 4096));
+    let ([_given, taken], _) = lend(&mut two, &part);
+    two.a.fill(&part, 3);
+    two.b.kind().run_kernel(true);
+    two.b.endpoint.get(taken, spot(0), &near, (0, 4096)).unwrap();
+    assert_eq!(two.b.endpoint.has_copied(taken), Ok(false));
+    let to = two.a.other;
+    two.a.endpoint.refuse(to);
+    two.rest();
+    assert_eq!(two.b.endpoint.node().counts().unmaps, 0, "it is being copied");
+    assert!(!two.b.endpoint.is_gone(two.b.other));
+    two.b.kind().run_kernel(false);
+    two.b.kind().let_go();
+    assert_eq!(two.b.endpoint.has_copied(taken), Ok(true));
+    assert!(two.b.bytes(&near) == pattern(4096, 3));
+    two.until("it is unmapped", |two| two.b.endpoint.node().counts().unmaps == 1);
+}

@@ -1,0 +1,207 @@
+//! Memory of a kind that a thread maps and unmaps, played by the test: endpoints work meanwhile, and no event before its answer leaves a mapping behind.
+
+use trunkline_node::ipc::{Buffer, Leave};
+use trunkline_node::tagged::{Begun, Event, Failed, RequestId};
+use trunkline_proto::ipc::exporter::Amount;
+use trunkline_proto::limits::MAPPING_REQUESTS_MAX;
+use trunkline_proto::tagged::{Choice, Method};
+use trunkline_proto::time::{Duration, Instant};
+use trunkline_proto::wire::tagged::Inbox;
+
+use crate::kind::Call;
+use crate::two::{One, Two, Where, pattern};
+
+const LEN: usize = 20_000;
+
+/// Two endpoints, of which the second one has a thread that maps and pulls the messages of the first one.
+fn two_beside() -> Two {
+    let mut two = Two::new();
+    two.b.kind().map_beside();
+    two.a.endpoint.choose(Choice::Fixed(Method::Pull));
+    two
+}
+
+/// A message that waits for its memory to be mapped: its source, its target, and both requests.
+fn begin(two: &mut Two, seed: u64) -> (Buffer, Buffer, Begun, RequestId) {
+    let (source, target) = (two.a.buffer(Where::Own, LEN), two.b.buffer(Where::Own, LEN));
+    two.a.fill(&source, seed);
+    let received = two.post(seed, &target);
+    let sent = two.send(seed, &source);
+    (source, target, sent, received)
+}
+
+/// Sends a short message of the host, and receives it.
+fn exchange(two: &mut Two) {
+    let (to, from) = (two.a.other, two.b.other);
+    assert_eq!(two.a.endpoint.send_bytes(to, 900, &[1, 2]), Ok(Begun::Done));
+    let mut word = [0; 2];
+    for _ in 0..10_000 {
+        if let Some(taken) = two.b.endpoint.take_bytes(Some(from), (900, u64::MAX), &mut word) {
+            assert_eq!((taken.map(|done| done.len), word), (Ok(2), [1, 2]));
+            return;
+        }
+        two.step();
+    }
+    panic!("a short message of the host does not come");
+}
+
+/// Drives one endpoint and its thread until that is so.
+fn serve_until(one: &mut One, mut now: Instant, is: impl Fn(&One) -> bool) {
+    for _ in 0..1_000_000 {
+        if is(one) {
+            return;
+        }
+        now = now + Duration::micros(100);
+        one.endpoint.progress(now);
+        while let Some(event) = one.endpoint.event() {
+            one.events.push(event);
+        }
+        one.kind().serve_mappings();
+    }
+    panic!("that did not come: {:?}", one.endpoint.node().counts());
+}
+
+#[test]
+fn messages_go_on_while_memory_is_opened() {
+    let mut two = two_beside();
+    let (_source, target, sent, received) = begin(&mut two, 1);
+    for _ in 0..100 {
+        exchange(&mut two);
+        two.step();
+    }
+    two.rest();
+    assert_eq!(two.b.endpoint.test(received), None);
+    assert_eq!(two.b.endpoint.node().counts().maps, 0);
+    assert_eq!(two.b.kind().serve_mappings(), 1);
+    assert!(two.both(sent, received).iter().all(Result::is_ok));
+    assert!(two.b.bytes(&target) == pattern(LEN, 1));
+    assert_eq!(two.b.endpoint.node().counts().maps, 1);
+}
+
+#[test]
+fn exporter_is_told_behind_the_end_of_a_mapping() {
+    let mut two = two_beside();
+    let (source, _target, sent, received) = begin(&mut two, 1);
+    two.rest();
+    assert_eq!(two.b.kind().serve_mappings(), 1);
+    assert!(two.both(sent, received).iter().all(Result::is_ok));
+    let address = source.address().unwrap();
+    assert!(two.a.endpoint.node_mut().release(address));
+    for _ in 0..100 {
+        exchange(&mut two);
+        two.step();
+    }
+    two.rest();
+    assert!(two.a.endpoint.node().has(address, 1), "it is mapped, and its unmapping asked for");
+    // The driver refuses twice, and the thread is asked again.
+    two.b.fail(Call::Close, 2);
+    for _ in 0..3 {
+        assert_eq!(two.b.kind().serve_mappings(), 1);
+        assert!(two.a.endpoint.node().has(address, 1));
+        two.rest();
+    }
+    assert!(!two.a.endpoint.node().has(address, 1));
+    let counts = two.b.endpoint.node().counts();
+    assert_eq!((counts.maps, counts.unmaps, counts.unmap_failures, counts.leaks), (1, 1, 1, 0));
+}
+
+/// Drives one endpoint alone for a second, whose peer does nothing any more.
+fn go_on_alone(one: &mut One, now: Instant) -> Instant {
+    for step in 0..1000 {
+        one.endpoint.progress(now + Duration::millis(step));
+        while let Some(event) = one.endpoint.event() {
+            one.events.push(event);
+        }
+    }
+    now + Duration::secs(1)
+}
+
+#[test]
+fn dead_peer_leaves_no_opening_behind() {
+    let mut two = two_beside();
+    let (_source, _target, _sent, received) = begin(&mut two, 1);
+    two.rest();
+    let Two { a, mut b, now, .. } = two;
+    drop(a);
+    let now = go_on_alone(&mut b, now);
+    assert!(matches!(b.events.last(), Some(Event::Left { why: Leave::Died, .. })), "{:?}", b.events);
+    assert_eq!(b.endpoint.test(received), Some(Err(Failed::Gone)));
+    b.endpoint.close(now);
+    b.endpoint.progress(now);
+    assert!(!b.endpoint.is_closed(), "its thread opens memory");
+    serve_until(&mut b, now, |one| one.endpoint.is_closed());
+    let counts = b.endpoint.node().counts();
+    assert_eq!((counts.maps, counts.leaks), (counts.unmaps, 0));
+}
+
+#[test]
+fn memory_that_is_opened_for_a_refused_peer_is_closed() {
+    let mut two = two_beside();
+    let (_source, _target, _sent, received) = begin(&mut two, 1);
+    two.rest();
+    let other = two.b.other;
+    two.b.endpoint.refuse(other);
+    let now = go_on_alone(&mut two.b, two.now);
+    assert_eq!(two.b.endpoint.test(received), Some(Err(Failed::Gone)));
+    assert_eq!(two.b.endpoint.node().counts().maps, 0, "no thread has opened it yet");
+    assert_eq!(two.b.kind().serve_mappings(), 1);
+    let now = go_on_alone(&mut two.b, now);
+    assert_eq!(two.b.kind().serve_mappings(), 1, "it is to be closed again");
+    two.b.endpoint.close(now);
+    serve_until(&mut two.b, now, |one| one.endpoint.is_closed());
+    let counts = two.b.endpoint.node().counts();
+    assert_eq!((counts.maps, counts.unmaps, counts.leaks), (1, 1, 0));
+}
+
+#[test]
+fn endpoint_closes_behind_an_opening() {
+    let mut two = two_beside();
+    let (_source, _target, _sent, _received) = begin(&mut two, 1);
+    two.rest();
+    let now = two.now;
+    two.b.endpoint.close(now);
+    two.a.endpoint.close(now);
+    two.rest();
+    assert!(!two.b.endpoint.is_closed(), "its thread opens memory");
+    for _ in 0..10_000 {
+        two.b.kind().serve_mappings();
+        two.step();
+    }
+    assert!(two.a.endpoint.is_closed() && two.b.endpoint.is_closed());
+    let counts = two.b.endpoint.node().counts();
+    assert_eq!((counts.maps, counts.unmaps, counts.leaks), (1, 1, 0));
+}
+
+#[test]
+fn message_goes_by_the_stage_where_its_memory_is_not_opened() {
+    let mut two = two_beside();
+    let (_source, target, sent, received) = begin(&mut two, 1);
+    two.rest();
+    two.b.fail(Call::Open, 1);
+    assert_eq!(two.b.kind().serve_mappings(), 1);
+    assert!(two.both(sent, received).iter().all(Result::is_ok));
+    assert!(two.b.bytes(&target) == pattern(LEN, 1));
+    let counts = two.b.endpoint.node().counts();
+    assert_eq!((counts.maps, counts.map_failures), (0, 1));
+}
+
+#[test]
+fn full_queue_delays_openings_and_fails_none() {
+    let inbox = Inbox::new(1024, 512, 1 << 18).unwrap();
+    let mut two = Two::with(inbox, Amount { entries: 1 << 10, bytes: 1 << 40 });
+    two.b.kind().map_beside();
+    two.a.endpoint.choose(Choice::Fixed(Method::Pull));
+    let count = MAPPING_REQUESTS_MAX as u64 + 20;
+    let messages: Vec<_> = (1..=count).map(|seed| begin(&mut two, seed)).collect();
+    two.rest();
+    exchange(&mut two);
+    assert_eq!(two.b.kind().serve_mappings(), MAPPING_REQUESTS_MAX);
+    two.rest();
+    assert_eq!(two.b.kind().serve_mappings(), 20);
+    for (seed, (_, target, sent, received)) in (1..).zip(messages) {
+        assert!(two.both(sent, received).iter().all(Result::is_ok), "{seed}");
+        assert!(two.b.bytes(&target) == pattern(LEN, seed), "{seed}");
+    }
+    let counts = two.b.endpoint.node().counts();
+    assert_eq!((counts.maps, counts.map_failures), (count, 0));
+}

@@ -1,0 +1,198 @@
+//! Messages of private memory, which processes reach by the kernel's calls and nobody maps.
+
+use trunkline_engine::host::{UnixHost, UnixStream};
+use trunkline_fabric::{Host as _, Oob as _, OobListener as _};
+use trunkline_mem::ipc::Private;
+use trunkline_mem::{Kind, Memory};
+use trunkline_node::ipc::{Buffer, Config as Sharing};
+use trunkline_node::tagged::{
+    Begun, Config, Done, Endpoint, Failed, PeerId, ReceiveRefused, RequestId, SendRefused,
+};
+use trunkline_proto::ipc::exporter::Amount;
+use trunkline_proto::tagged::{Choice, Method};
+use trunkline_proto::time::{Duration, Instant};
+use trunkline_proto::wire::tagged::Inbox;
+
+use crate::two::{ALL, pattern, planted};
+
+const LEN: usize = 100_000;
+
+pub(crate) struct Pair {
+    sender: Endpoint<Private, UnixStream>,
+    receiver: Endpoint<Private, UnixStream>,
+    to: PeerId,
+    from: PeerId,
+    now: Instant,
+}
+
+impl Pair {
+    pub(crate) fn new() -> Self {
+        let (host, now) = (UnixHost::new(|_, _| {}), Instant(0));
+        let inbox = Inbox::new(1024, 512, 1 << 18).unwrap();
+        // Less than there are addresses: what is exported is all of them.
+        let budget = Amount { entries: 16, bytes: 1 << 40 };
+        let endpoint = |number: u8| {
+            let sharing = Sharing { mutant: planted(), ..Sharing::new([number; 16], budget) };
+            Endpoint::new(Private::new().unwrap(), Config { sharing, inbox, copy: Choice::Learned }, now)
+        };
+        let (mut sender, mut receiver) = (endpoint(1), endpoint(2));
+        let mut listener = host.oob().listen().unwrap();
+        let from = receiver.join(host.oob().connect(&listener.address()).unwrap()).unwrap();
+        let to = loop {
+            if let Some(stream) = listener.accept().unwrap() {
+                break sender.join(stream).unwrap();
+            }
+        };
+        let mut pair = Self { sender, receiver, to, from, now };
+        pair.until("the two meet", |pair| {
+            (pair.sender.event().is_some() | pair.receiver.event().is_some()).then_some(())
+        });
+        (0..50).for_each(|_| pair.step());
+        pair
+    }
+
+    fn step(&mut self) {
+        self.now = self.now + Duration::micros(100);
+        self.sender.progress(self.now);
+        self.receiver.progress(self.now);
+    }
+
+    /// Messages of own memory that go through the ring, one after another, while time stands still.
+    pub(crate) fn small(&mut self, [source, target]: &[Buffer; 2], count: usize, mut after: impl FnMut()) {
+        for _ in 0..count {
+            let received = self.receiver.receive(Some(self.from), (1, ALL), target.clone()).unwrap();
+            assert_eq!(self.sender.send(self.to, 1, source), Ok(Begun::Done));
+            let end = loop {
+                self.sender.progress(self.now);
+                self.receiver.progress(self.now);
+                if let Some(end) = self.receiver.test(received) {
+                    break end;
+                }
+            };
+            assert_eq!(end.unwrap().len, source.len());
+            after();
+        }
+    }
+
+    fn until<T>(&mut self, what: &str, mut is: impl FnMut(&mut Self) -> Option<T>) -> T {
+        for _ in 0..100_000 {
+            if let Some(found) = is(self) {
+                return found;
+            }
+            self.step();
+        }
+        panic!("{what}: that did not come");
+    }
+
+    fn send(&mut self, buffer: &Buffer) -> RequestId {
+        let to = self.to;
+        self.until("a message goes", |pair| match pair.sender.send(to, 1, buffer).unwrap() {
+            Begun::Request(request) => Some(request),
+            Begun::Done => panic!("a long message goes at once"),
+            Begun::Busy => None,
+        })
+    }
+
+    fn sent(&mut self, request: RequestId) -> Result<Done, Failed> {
+        self.until("it is sent", |pair| pair.sender.test(request))
+    }
+
+    fn received(&mut self, request: RequestId) -> Result<Done, Failed> {
+        self.until("it is received", |pair| pair.receiver.test(request))
+    }
+}
+
+#[test]
+fn messages_of_private_memory_are_copied_once_and_weigh_nothing() {
+    let mut pair = Pair::new();
+    for round in 0..3 {
+        let (source, target) = (Memory::heap(LEN), Memory::heap(LEN));
+        source.write(0, &pattern(LEN, round)).unwrap();
+        let received = pair.receiver.receive(Some(pair.from), (1, ALL), target.clone().into()).unwrap();
+        let sent = pair.send(&source.into());
+        assert!(pair.received(received).is_ok() && pair.sent(sent).is_ok());
+        let mut bytes = vec![0; LEN];
+        target.read(0, &mut bytes).unwrap();
+        assert!(bytes == pattern(LEN, round), "round {round}");
+    }
+    let (sender, receiver) = (pair.sender.counts(), pair.receiver.counts());
+    assert_eq!((receiver.mapped, sender.staged, sender.fallbacks), (3, 0, 0));
+    let usage = pair.sender.node().exporter().usage();
+    assert_eq!((usage.live.entries, usage.live.bytes), (1, 0));
+}
+
+/// A node of this process is reached in heaps alone: other bytes that a program lends by their address are staged, by each method.
+#[test]
+fn messages_of_lent_bytes_in_one_process_are_staged() {
+    for choice in
+        [Method::Pull, Method::Turns, Method::Stage].map(Choice::Fixed).into_iter().chain([Choice::Learned])
+    {
+        let mut pair = Pair::new();
+        pair.sender.choose(choice);
+        for round in 0..3 {
+            let (source, mut target) = (pattern(LEN, round), vec![0_u8; LEN]);
+            // SAFETY: both outlive the messages, and no reference to their bytes exists meanwhile.
+            let own = |at: usize| Buffer::from(unsafe { Memory::from_raw(at, LEN, Kind::Host) });
+            let into = own(target.as_mut_ptr().expose_provenance());
+            let received = pair.receiver.receive(Some(pair.from), (1, ALL), into).unwrap();
+            let sent = pair.send(&own(source.as_ptr().expose_provenance()));
+            assert!(pair.received(received).is_ok() && pair.sent(sent).is_ok());
+            assert!(target == source, "{choice:?}, round {round}");
+        }
+        let (sender, receiver) = (pair.sender.counts(), pair.receiver.counts());
+        assert_eq!((receiver.mapped, sender.mapped, sender.staged), (0, 0, 3), "{choice:?}");
+    }
+}
+
+/// An address does not tell whether its memory may be freed, or named by a reference, while a peer writes there.
+#[test]
+fn addresses_of_private_memory_are_refused() {
+    let mut pair = Pair::new();
+    let bytes = vec![7_u8; LEN];
+    let foreign = |len: usize| Buffer::own(bytes.as_ptr().expose_provenance(), len as u64);
+    let allocated = Buffer::own(pair.sender.node().memory().alloc(LEN).unwrap(), LEN as u64);
+    for buffer in [foreign(64), foreign(LEN), allocated] {
+        assert_eq!(pair.sender.send(pair.to, 1, &buffer), Err(SendRefused::Outside));
+        let refused = pair.receiver.receive(Some(pair.from), (1, ALL), buffer);
+        assert_eq!(refused, Err(ReceiveRefused::Outside));
+    }
+    assert!(bytes.iter().all(|byte| *byte == 7));
+}
+
+/// Private memory that nobody said is to be reached, by each method and by what is learned.
+#[test]
+fn any_private_memory_is_reached_in_every_way() {
+    let methods = [Method::Pull, Method::Turns, Method::Stage].map(Choice::Fixed);
+    for (choice, expected) in methods.into_iter().zip([[4, 0, 0], [2, 2, 0], [0, 0, 4]]) {
+        let mut pair = Pair::new();
+        pair.sender.choose(choice);
+        for round in 0..4 {
+            let (source, target) = (Memory::heap(LEN), Memory::heap(LEN));
+            source.write(0, &pattern(LEN, round)).unwrap();
+            let received = pair.receiver.receive(Some(pair.from), (1, ALL), target.clone().into()).unwrap();
+            let sent = pair.send(&source.into());
+            assert!(pair.received(received).is_ok() && pair.sent(sent).is_ok());
+            let mut bytes = vec![0; LEN];
+            target.read(0, &mut bytes).unwrap();
+            assert!(bytes == pattern(LEN, round), "{choice:?}, round {round}");
+        }
+        let (sender, receiver) = (pair.sender.counts(), pair.receiver.counts());
+        assert_eq!([receiver.by_receiver, sender.by_sender, sender.staged], expected, "{choice:?}");
+        assert_eq!(sender.fallbacks + receiver.fallbacks, 0);
+    }
+    let mut pair = Pair::new();
+    let (source, target) = (Memory::heap(LEN), Memory::heap(LEN));
+    for _ in 0..300 {
+        let received = pair.receiver.receive(Some(pair.from), (1, ALL), target.clone().into()).unwrap();
+        let sent = pair.send(&source.clone().into());
+        assert!(pair.received(received).is_ok() && pair.sent(sent).is_ok());
+    }
+    (0..50).for_each(|_| pair.step());
+    let (sender, receiver) = (pair.sender.counts(), pair.receiver.counts());
+    let all = [receiver.by_receiver, sender.by_sender, sender.staged];
+    assert!(
+        all.iter().all(|count| *count > 0) && all.iter().sum::<u64>() == 300,
+        "each is looked at: {all:?}"
+    );
+    assert!(!pair.sender.is_timing(), "what is in the stage has an end, too");
+}

@@ -1,0 +1,118 @@
+//! M18: system calls of messages whose memory is mapped, and of short ones of private memory: none. This program runs itself under strace(1), which says what it asks the kernel for between two
+//! marks.
+
+use std::process::Command;
+
+use trunkline_mem::Memory;
+use trunkline_node::ipc::Buffer;
+
+use crate::private::Pair;
+use crate::two::{Two, Where, pattern};
+
+/// Set in the process that is watched: whether each message is to cost a call, to see that it is seen.
+const WATCHED: &str = "TAGGED_TEST_WATCHED";
+
+const MESSAGES: usize = 1000;
+
+/// Both ends of messages, of own memory and by rings: all that a hit takes.
+fn exchange(two: &mut Two, loud: bool) {
+    let pairs = [(Where::Own, 65_536), (Where::Other, 8), (Where::Own, 4096)]
+        .map(|(place, len)| (two.a.buffer(place, len), two.b.buffer(place, len)));
+    let messages = |two: &mut Two, count: usize| {
+        for number in 0..count {
+            let (source, target) = &pairs[number % pairs.len()];
+            let (received, sent) = (two.post(1, target), two.send(1, source));
+            assert!(two.both(sent, received).iter().all(Result::is_ok));
+            if loud {
+                let _ = std::fs::metadata("/loud");
+            }
+        }
+    };
+    // Time stands still from here on: the streams are read once a millisecond, which is not what is counted.
+    two.stands_still = true;
+    messages(two, MESSAGES);
+    // The heap has room to spare from here on: the device in a memory file copies by way of 64 KiB of it, and the allocator may grow once for that.
+    drop(std::hint::black_box([vec![1_u8; 64 << 10], vec![1_u8; 32 << 10]]));
+    let _ = std::fs::metadata("/mark/begin");
+    messages(two, MESSAGES);
+    let _ = std::fs::metadata("/mark/end");
+}
+
+/// Both ends of short messages of private memory.
+fn exchange_private(loud: bool) {
+    let memories = [Memory::heap(4096), Memory::heap(4096)];
+    memories[0].write(0, &pattern(4096, 3)).unwrap();
+    let mut pair = Pair::new();
+    let buffers = memories.each_ref().map(|memory| Buffer::from(memory.clone()));
+    let mut after = || {
+        if loud {
+            let _ = std::fs::metadata("/loud");
+        }
+    };
+    pair.small(&buffers, MESSAGES, &mut after);
+    let _ = std::fs::metadata("/mark/begin");
+    pair.small(&buffers, MESSAGES, after);
+    let _ = std::fs::metadata("/mark/end");
+    let mut got = vec![0; 4096];
+    memories[1].read(0, &mut got).unwrap();
+    assert!(got == pattern(4096, 3));
+}
+
+#[cfg(target_arch = "x86_64")]
+#[test]
+fn short_messages_of_private_memory_ask_the_kernel_for_nothing() {
+    if let Ok(loud) = std::env::var(WATCHED) {
+        return exchange_private(loud == "loud");
+    }
+    watch("quiet::short_messages_of_private_memory_ask_the_kernel_for_nothing");
+}
+
+#[test]
+fn messages_of_mapped_memory_ask_the_kernel_for_nothing() {
+    if let Ok(loud) = std::env::var(WATCHED) {
+        return exchange(&mut Two::new(), loud == "loud");
+    }
+    watch("quiet::messages_of_mapped_memory_ask_the_kernel_for_nothing");
+}
+
+/// Runs a test in a process that is watched, with messages that cost nothing and with such that cost a call.
+fn watch(name: &str) {
+    for (how, expected) in [("quiet", 0), ("loud", MESSAGES)] {
+        let file = std::env::temp_dir().join(format!(
+            "trunkline-{}-{}-{how}",
+            name.replace("::", "-"),
+            std::process::id()
+        ));
+        let strace = Command::new("strace")
+            .args(["-f", "-qq", "-o"])
+            .arg(&file)
+            .arg(std::env::current_exe().unwrap())
+            .args(["--exact", name, "--nocapture", "--test-threads", "1"])
+            .env(WATCHED, how)
+            .output();
+        let calls = std::fs::read_to_string(&file).unwrap_or_default();
+        let _ = std::fs::remove_file(&file);
+        let marks =
+            ["/mark/begin", "/mark/end"].map(|mark| calls.lines().position(|line| line.contains(mark)));
+        let [Some(begin), Some(end)] = marks else {
+            let why = strace.map_or_else(|error| error.to_string(), |out| format!("{out:?}"));
+            let has_failed = calls.contains("/mark/begin") || why.contains("FAILED");
+            assert!(!has_failed, "it failed under strace: {why}");
+            return skip(name, &format!("strace does not run here: {why}"));
+        };
+        // The thread that waits for the test asks for nothing but the end of it.
+        let between: Vec<&str> = calls.lines().skip(begin + 1).take(end - begin - 1).collect();
+        assert_eq!(between.len(), expected, "{how}: {:#?}", &between[..between.len().min(20)]);
+    }
+}
+
+/// Says that a test could not run and why, where `./test` counts it.
+fn skip(name: &str, reason: &str) {
+    use std::io::Write as _;
+    println!("SKIPPED {name}: {reason}");
+    if let Some(path) = std::env::var_os("TRUNKLINE_SKIP_LOG") {
+        let file = std::fs::OpenOptions::new().append(true).create(true).open(path);
+        let noted = file.and_then(|mut file| file.write_all(format!("{name}: {reason}\n").as_bytes()));
+        assert!(noted.is_ok(), "cannot note a skip: {noted:?}");
+    }
+}

@@ -1,0 +1,182 @@
+//! Short messages of a device's memory, by a driver whose copies land only when a test lets them, while a kernel runs: nothing waits for them.
+
+use trunkline_mem::Memory;
+use trunkline_node::ipc::Buffer;
+use trunkline_node::tagged::{Begun, Failed};
+
+use crate::kind::Call;
+use crate::two::{ALL, Two, Where, pattern};
+
+/// Short, and more than a cell.
+const LEN: usize = 300;
+
+/// Two endpoints, of which one has a kernel that runs and copies that do not land.
+fn two_with_kernel(sends: bool) -> Two {
+    let two = Two::new();
+    let one = if sends { &two.a } else { &two.b };
+    one.kind().hold(1);
+    one.kind().run_kernel(true);
+    two
+}
+
+/// The kernel has ended, and the copied bytes have landed.
+fn end_kernel(two: &Two) {
+    for one in [&two.a, &two.b] {
+        one.kind().run_kernel(false);
+        one.kind().let_go();
+    }
+}
+
+fn fill(two: &Two, buffer: &Buffer, seed: u64) {
+    let bytes = pattern(buffer.len() as usize, seed);
+    buffer.write(&two.a.kind().device, 0, &bytes).unwrap();
+}
+
+fn host(seed: u64) -> Buffer {
+    let memory = Memory::heap(LEN);
+    memory.write(0, &pattern(LEN, seed)).unwrap();
+    memory.into()
+}
+
+#[test]
+fn short_send_goes_on_while_kernel_runs() {
+    let mut two = two_with_kernel(true);
+    let source = two.a.buffer(Where::Own, LEN);
+    fill(&two, &source, 1);
+    let targets = [(); 3].map(|()| two.b.buffer(Where::Other, LEN));
+    let received = [1, 2, 3].map(|tag| two.post(ALL, &targets[tag - 1]));
+    let to = two.a.other;
+    let Begun::Request(sent) = two.a.endpoint.send(to, ALL, &source).unwrap() else {
+        panic!("its copy has not landed")
+    };
+    // Messages that would overtake it wait: short ones and long ones.
+    let long = Buffer::of(Memory::heap(100_000), 0, 100_000);
+    for later in [&host(2), &long] {
+        assert_eq!(two.a.endpoint.send(to, ALL, later), Ok(Begun::Busy));
+    }
+    assert_eq!(two.a.endpoint.send_bytes(to, ALL, &[1]), Ok(Begun::Busy));
+    // Messages that arrive meanwhile are received.
+    let (into, from) = (two.a.buffer(Where::Other, LEN), two.b.other);
+    let other = two.a.endpoint.receive(Some(to), (5, ALL), into.clone()).unwrap();
+    assert_eq!(two.b.endpoint.send(from, 5, &host(7)), Ok(Begun::Done));
+    two.rest();
+    assert!(matches!(two.a.endpoint.test(other), Some(Ok(_))), "the other message waits for the copy");
+    assert!(two.a.bytes(&into) == pattern(LEN, 7));
+    assert_eq!(two.a.endpoint.test(sent), None);
+    assert_eq!(two.b.endpoint.test(received[0]), None, "it was published before its copy");
+    end_kernel(&two);
+    assert!(two.sent(Begun::Request(sent)).is_ok());
+    let later = [2, 3].map(|seed| two.send(ALL, &host(seed)));
+    assert!(later.iter().all(|begun| *begun == Begun::Done));
+    for (request, (target, seed)) in received.into_iter().zip(targets.iter().zip(1..)) {
+        assert_eq!(two.received(request).map(|done| done.len), Ok(LEN as u64));
+        assert!(two.b.bytes(target) == pattern(LEN, seed), "message {seed}");
+    }
+    assert_eq!(two.a.endpoint.counts().eager, 3);
+}
+
+#[test]
+fn short_receive_goes_on_while_kernel_runs() {
+    for early in [false, true] {
+        let mut two = two_with_kernel(false);
+        let (into, beside) = (two.b.buffer(Where::Own, LEN), two.b.buffer(Where::Other, LEN));
+        let posted = (!early).then(|| two.post(1, &into));
+        assert_eq!(two.send(1, &host(1)), Begun::Done);
+        two.rest();
+        let received = posted.unwrap_or_else(|| two.post(1, &into));
+        let other = two.post(2, &beside);
+        assert_eq!(two.send(2, &host(2)), Begun::Done);
+        assert!(two.received(other).is_ok(), "the other message waits for the copy");
+        assert!(two.b.bytes(&beside) == pattern(LEN, 2));
+        assert_eq!(two.b.endpoint.test(received), None, "early: {early}");
+        assert_eq!(two.b.kind().under_way(), 1);
+        end_kernel(&two);
+        assert_eq!(two.received(received).map(|done| done.len), Ok(LEN as u64));
+        assert!(two.b.bytes(&into) == pattern(LEN, 1), "early: {early}");
+    }
+}
+
+/// A message is copied out of the ring for long, while others fill it up again and again.
+#[test]
+fn cells_stay_while_they_are_copied() {
+    let mut two = two_with_kernel(false);
+    two.b.kind().run_kernel(false);
+    let into = [(); 2].map(|()| two.b.buffer(Where::Own, LEN));
+    let received = into.each_ref().map(|into| two.post(1, into));
+    assert_eq!([two.send(1, &host(1)), two.send(1, &host(2))], [Begun::Done; 2]);
+    let (to, target) = (two.a.other, two.b.buffer(Where::Other, LEN));
+    let (mut busy, mut others) = (false, 0_u64);
+    for _ in 0..10_000 {
+        let waiting = two.post(2, &target);
+        busy = two.a.endpoint.send(to, 2, &host(9)).unwrap() == Begun::Busy;
+        if busy {
+            break;
+        }
+        others += 1;
+        assert!(two.received(waiting).is_ok());
+    }
+    assert!(busy, "cells were given back under a copy");
+    assert!(others > 50, "{others} messages");
+    two.b.kind().let_go();
+    for (request, (into, seed)) in received.into_iter().zip(into.iter().zip(1..)) {
+        assert!(two.received(request).is_ok());
+        assert!(two.b.bytes(into) == pattern(LEN, seed), "message {seed}");
+    }
+    assert!(matches!(two.send(2, &host(9)), Begun::Done), "all cells are free again");
+}
+
+#[test]
+fn failed_copy_fails_its_message_alone() {
+    let mut two = Two::new();
+    two.a.kind().hold(1);
+    let (source, target) = (two.a.buffer(Where::Own, LEN), two.b.buffer(Where::Other, LEN));
+    fill(&two, &source, 1);
+    let received = two.post(1, &target);
+    for round in 0..100 {
+        let begun = two.send(1, &source);
+        two.a.fail(Call::End, 1);
+        two.a.kind().let_go();
+        assert!(matches!(two.sent(begun), Err(Failed::Copy(_))), "round {round}");
+    }
+    two.rest();
+    assert_eq!(two.b.endpoint.test(received), None, "nothing of it was published");
+    assert_eq!(two.send(1, &host(2)), Begun::Done);
+    assert!(two.received(received).is_ok());
+    assert!(two.b.bytes(&target) == pattern(LEN, 2));
+    let gone = Buffer::own(source.address().unwrap(), 1 << 12);
+    assert!(two.a.endpoint.send(two.a.other, 1, &gone).is_err());
+}
+
+/// A message that a peer sent whole is received, and its memory is the message's until then.
+#[test]
+fn short_copies_outlive_their_sender() {
+    let mut two = two_with_kernel(false);
+    let into = two.b.buffer(Where::Own, LEN);
+    let received = two.post(1, &into);
+    assert_eq!(two.send(1, &host(1)), Begun::Done);
+    two.until("it is copied", |two| two.b.kind().under_way() > 0);
+    let to = two.a.other;
+    two.a.endpoint.refuse(to);
+    two.rest();
+    assert!(two.b.endpoint.is_gone(two.b.other));
+    assert_eq!(two.b.endpoint.test(received), None);
+    assert_eq!(two.b.kind().pins(), 1, "the inbox is copied from");
+    end_kernel(&two);
+    assert!(two.received(received).is_ok());
+    assert!(two.b.bytes(&into) == pattern(LEN, 1));
+    assert_eq!(two.b.kind().pins(), 0);
+}
+
+#[test]
+fn short_send_to_dead_peer_fails() {
+    let mut two = two_with_kernel(true);
+    let source = two.a.buffer(Where::Own, LEN);
+    let begun = two.send(1, &source);
+    two.b.endpoint.refuse(two.b.other);
+    two.rest();
+    assert_eq!(two.sent(begun), Err(Failed::Gone));
+    assert_eq!(two.a.kind().pins(), 2, "where it read is still written");
+    end_kernel(&two);
+    two.rest();
+    assert_eq!(two.a.kind().pins(), 0);
+}
