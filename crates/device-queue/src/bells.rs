@@ -3,7 +3,7 @@
 use core::sync::atomic::Ordering::{Acquire, Release};
 
 use trunkline_proto::mutant::Mutant;
-use trunkline_proto::wire::devq::{Bells, ShapeError};
+use trunkline_proto::wire::device_queue::{Bells, ShapeError};
 
 use crate::memory::Memory;
 

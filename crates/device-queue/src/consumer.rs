@@ -10,7 +10,7 @@ use core::sync::atomic::Ordering::Acquire;
 
 use trunkline_proto::mutant::Mutant;
 use trunkline_proto::reserve::{OutOfMemory, try_filled_with, try_vec};
-use trunkline_proto::wire::devq::{
+use trunkline_proto::wire::device_queue::{
     Atomic, Completion, Count, Entry, EntryError, Fence, Frontier, Poison, Remote, Shape, Status, Work, at,
     is_before,
 };

@@ -8,7 +8,7 @@ use alloc::vec::Vec;
 use trunkline_proto::holding::try_hold;
 use trunkline_proto::mutant::Mutant;
 use trunkline_proto::reserve::{OutOfMemory, try_filled, try_grow};
-use trunkline_proto::wire::devq::Companion;
+use trunkline_proto::wire::device_queue::Companion;
 
 use crate::bells::BellPage;
 use crate::consumer::Consumer;

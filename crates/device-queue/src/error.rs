@@ -1,6 +1,6 @@
 //! Why a wait ended without what was waited for.
 
-use trunkline_proto::wire::devq::{Aborted, Poison, Status};
+use trunkline_proto::wire::device_queue::{Aborted, Poison, Status};
 
 /// Why a queue has failed.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]

@@ -1,6 +1,6 @@
 //! What a queue's consumer gives to its executor, and what it hears back. Values alone; used by `consumer`, `drain` and whoever executes.
 
-use trunkline_proto::wire::devq::{Count, Entry, Poison, Remote, Status};
+use trunkline_proto::wire::device_queue::{Count, Entry, Poison, Remote, Status};
 
 /// Entries of one queue that may be under way together.
 pub const WINDOW_MAX: u32 = 64;

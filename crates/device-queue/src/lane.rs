@@ -4,7 +4,7 @@
 use alloc::boxed::Box;
 
 use once_cell::race::OnceBox;
-use trunkline_proto::wire::devq::{Atomic, Count, Entry, Fence, LENGTH_MAX, Local, Remote, Work};
+use trunkline_proto::wire::device_queue::{Atomic, Count, Entry, Fence, LENGTH_MAX, Local, Remote, Work};
 
 use crate::budget::Budget;
 use crate::error::WaitError;

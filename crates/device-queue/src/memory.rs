@@ -3,7 +3,7 @@
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use trunkline_proto::wire::devq::is_before;
+use trunkline_proto::wire::device_queue::is_before;
 
 /// Words of 8 bytes by their offset, shared with other threads, processes or devices.
 ///

@@ -4,7 +4,7 @@
 //! fence, a counter waits for the signal. What the original left to chance ends here: a wait says how it ended.
 
 use trunkline_proto::mutant::Mutant;
-use trunkline_proto::wire::devq::{Entry, Fence, Inline, Remote, Work};
+use trunkline_proto::wire::device_queue::{Entry, Fence, Inline, Remote, Work};
 
 use crate::budget::Budget;
 use crate::error::WaitError;

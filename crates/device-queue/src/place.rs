@@ -1,6 +1,6 @@
 //! What a consumer keeps of an entry that has begun and not completed. Called by `consumer` alone.
 
-use trunkline_proto::wire::devq::{Remote, Status};
+use trunkline_proto::wire::device_queue::{Remote, Status};
 
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(crate) enum Kind {

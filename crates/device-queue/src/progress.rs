@@ -1,6 +1,6 @@
 //! How far a queue is. Kept by `consumer`, for queues that WAIT for it.
 
-use trunkline_proto::wire::devq::is_before;
+use trunkline_proto::wire::device_queue::is_before;
 
 /// How far a queue is, for others that WAIT for it.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]

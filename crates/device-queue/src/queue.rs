@@ -7,7 +7,7 @@
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 
 use trunkline_proto::mutant::Mutant;
-use trunkline_proto::wire::devq::{
+use trunkline_proto::wire::device_queue::{
     Aborted, Companion, Completion, Entry, Frontier, Owner, Shape, ShapeError, Status, at, is_before,
 };
 

@@ -1,6 +1,6 @@
 //! Places of a queue that somebody has taken and not published. Made by `queue`.
 
-use trunkline_proto::wire::devq::{Aborted, Entry, Status, Work};
+use trunkline_proto::wire::device_queue::{Aborted, Entry, Status, Work};
 
 use crate::budget::Budget;
 use crate::memory::Memory;

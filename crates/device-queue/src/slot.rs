@@ -6,7 +6,7 @@
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Release};
 
 use trunkline_proto::mutant::Mutant;
-use trunkline_proto::wire::devq::Poison;
+use trunkline_proto::wire::device_queue::Poison;
 
 use crate::budget::Budget;
 use crate::error::WaitError;

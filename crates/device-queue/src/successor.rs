@@ -6,7 +6,7 @@
 use core::sync::atomic::Ordering::Relaxed;
 
 use trunkline_proto::mutant::Mutant;
-use trunkline_proto::wire::devq::{Atomic, Entry, Fence, Inline, LENGTH_MAX, Local, Remote, Work};
+use trunkline_proto::wire::device_queue::{Atomic, Entry, Fence, Inline, LENGTH_MAX, Local, Remote, Work};
 
 use crate::budget::Budget;
 use crate::channel::Channel as Recorded;

@@ -3,7 +3,7 @@
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 use trunkline_proto::mutant::Mutant;
-use trunkline_proto::wire::devq::{Aborted, Poison, Status};
+use trunkline_proto::wire::device_queue::{Aborted, Poison, Status};
 
 use crate::budget::Budget;
 use crate::error::{Fault, WaitError};

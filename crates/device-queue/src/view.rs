@@ -3,7 +3,7 @@
 //!
 //! Nothing here reads or writes memory: addresses are numbers, good where the kernel runs.
 
-use trunkline_proto::wire::devq::{Bells, LINE_BYTES, Shape, VERSION, at};
+use trunkline_proto::wire::device_queue::{Bells, LINE_BYTES, Shape, VERSION, at};
 
 /// Bytes of the words that producers change, where a device has them in its own memory.
 pub const WORDS_BYTES: u64 = 4 * LINE_BYTES;

@@ -18,7 +18,7 @@ use trunkline_device_queue::{
     Slot, Slots, Ticket, WaitError, heap,
 };
 use trunkline_proto::mutant::Mutant;
-use trunkline_proto::wire::devq::{
+use trunkline_proto::wire::device_queue::{
     Aborted, Atomic, Bells, Companion, Entry, Fence, Frontier, Local, Remote, Shape, Status, Work, at,
     is_before,
 };

@@ -7,7 +7,7 @@ mod common;
 use trunkline_device_queue::{
     Addition, BellPage, Drain, HeapWords, Job, Looks, Outcome, Poll, Port, Queue, Rules, Ticket, heap,
 };
-use trunkline_proto::wire::devq::{Aborted, Bells, Entry, Poison, Remote, Shape, Status};
+use trunkline_proto::wire::device_queue::{Aborted, Bells, Entry, Poison, Remote, Shape, Status};
 
 use common::{planted, write};
 

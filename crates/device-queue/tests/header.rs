@@ -14,7 +14,7 @@ use std::cell::{Cell, RefCell};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use trunkline_device_queue::{Memory, View, header};
-use trunkline_proto::wire::devq::{
+use trunkline_proto::wire::device_queue::{
     Aborted, BELLS_MAX, Bells, Companion, Count, DEPTH_MAX, DEPTH_MIN, Entry, Frontier, INLINE_BYTES_MAX,
     LENGTH_MAX, Shape, Status, VERSION, Work, at,
 };
@@ -229,7 +229,7 @@ fn puts_are_writes() {
         assert_eq!(out[6], at(5), "A3");
         let [write, signal] = works(pair, 0, at(4), 2).try_into().unwrap();
         assert!(matches!(write.work, Work::Write { .. }));
-        assert!(signal.fence == trunkline_proto::wire::devq::Fence::ReadsAndAtomics);
+        assert!(signal.fence == trunkline_proto::wire::device_queue::Fence::ReadsAndAtomics);
         // A8: behind all else, and waited for.
         assert_eq!(both(pair, rust, 8, &[1, 0, 0, 0, 0, 2, 0, 0, 0, 0])[..2], [8, 4]);
     });
@@ -277,7 +277,7 @@ fn a_counter_in_the_entry() {
         let counts: Vec<_> = works(pair, 0, first, 5).iter().map(|entry| entry.work.count()).collect();
         let count = |id, value: u64| {
             let at = signal(id, 0).at;
-            let at = trunkline_proto::wire::devq::Local { addr: at.addr, key: at.key };
+            let at = trunkline_proto::wire::device_queue::Local { addr: at.addr, key: at.key };
             Some(Count { at, value: value as u32, poisoned: true })
         };
         assert_eq!(counts, [count(2, 4), None, None, None, count(3, 5)]);

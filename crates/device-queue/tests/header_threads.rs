@@ -17,7 +17,7 @@ use std::thread;
 
 use libloading::Library;
 use trunkline_device_queue::{HeapWords, Memory, View, heap};
-use trunkline_proto::wire::devq::{Aborted, Status};
+use trunkline_proto::wire::device_queue::{Aborted, Status};
 
 use common::is_full;
 use fixture::{compile, library, skip, symbol};

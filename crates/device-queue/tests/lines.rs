@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex};
 use trunkline_device_queue::{
     BellPage, Condition, Drain, HeapWords, Job, Looks, Memory, Outcome, Port, Queue, Rules, Slot, heap,
 };
-use trunkline_proto::wire::devq::{Atomic, Bells, Shape, Work};
+use trunkline_proto::wire::device_queue::{Atomic, Bells, Shape, Work};
 
 use common::{add, planted};
 

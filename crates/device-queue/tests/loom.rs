@@ -23,7 +23,9 @@ use trunkline_device_queue::{
     Port, Queue, Refusal, Rules, Slot, Step, Ticket, WaitError, look_at_sum,
 };
 use trunkline_proto::mutant::Mutant;
-use trunkline_proto::wire::devq::{Aborted, Atomic, Entry, Local, Poison, Remote, Shape, Status, Work, at};
+use trunkline_proto::wire::device_queue::{
+    Aborted, Atomic, Entry, Local, Poison, Remote, Shape, Status, Work, at,
+};
 
 use common::{add, is_full, notify, planted, wait, write};
 use loomed::Words;

@@ -19,7 +19,7 @@ use trunkline_device_queue::{
     BellPage, Condition, Drain, Forever, HeapWords, Looks, Memory, Poll, Queue, Refusal, Rules, Slot, Slots,
     Ticket, WaitError, heap,
 };
-use trunkline_proto::wire::devq::{
+use trunkline_proto::wire::device_queue::{
     Atomic, Bells, Companion, Entry, Fence, Local, Remote, Shape, Status, Work, at,
 };
 

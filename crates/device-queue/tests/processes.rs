@@ -15,7 +15,7 @@ use rustix::mm::{MapFlags, ProtFlags};
 use trunkline_device_queue::{
     BellPage, Budget, Condition, Drain, Job, Outcome, Poll, Port, Queue, Rules, Slot, WaitError, raw,
 };
-use trunkline_proto::wire::devq::{Aborted, Atomic, Entry, Shape, Status, Work};
+use trunkline_proto::wire::device_queue::{Aborted, Atomic, Entry, Shape, Status, Work};
 
 use common::{add, notify, planted};
 

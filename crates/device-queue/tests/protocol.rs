@@ -19,7 +19,7 @@ use trunkline_device_queue::{
 };
 use trunkline_proto::mutant::Mutant;
 use trunkline_proto::time::Instant;
-use trunkline_proto::wire::devq::{
+use trunkline_proto::wire::device_queue::{
     Aborted, Bells, Companion, Completion, Entry, Fence, Frontier, Local, Poison, Remote, Shape, ShapeError,
     Status, Work, at, is_before,
 };

@@ -20,7 +20,7 @@ use trunkline_device_queue::{
     Ticket, WaitError,
 };
 use trunkline_proto::mutant::Mutant;
-use trunkline_proto::wire::devq::{Aborted, Atomic, Companion, Entry, Shape, Status, Work, at};
+use trunkline_proto::wire::device_queue::{Aborted, Atomic, Companion, Entry, Shape, Status, Work, at};
 
 use common::{add, is_full, notify, planted, wait};
 use shuttled::Words;

@@ -9,7 +9,7 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
 use trunkline_device_queue::{Addition, BellPage, Drain, Job, Looks, Outcome, Port, Queue, Rules, heap};
-use trunkline_proto::wire::devq::{Bells, Remote, Shape};
+use trunkline_proto::wire::device_queue::{Bells, Remote, Shape};
 
 use common::{add, notify, planted, wait, write};
 

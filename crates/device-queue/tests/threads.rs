@@ -10,7 +10,7 @@ use std::thread;
 use trunkline_device_queue::{
     BellPage, Budget, Drain, HeapWords, Job, Outcome, Poll, Port, Queue, Rules, heap,
 };
-use trunkline_proto::wire::devq::{Bells, Entry, Shape, Work};
+use trunkline_proto::wire::device_queue::{Bells, Entry, Shape, Work};
 
 use common::{is_full, notify, planted};
 

@@ -23,7 +23,7 @@ use trunkline_engine::rma::{Job, Local as Heap, Member, Source};
 use trunkline_engine::{Mutant, Nics, Params};
 use trunkline_mem::Memory;
 use trunkline_proto::rma::atomic::Action;
-use trunkline_proto::wire::devq::{Atomic, Entry, Inline, Local, Remote, Work};
+use trunkline_proto::wire::device_queue::{Atomic, Entry, Inline, Local, Remote, Work};
 use trunkline_softnic::{SoftConfig, SoftFabric, WireMode};
 
 /// Entries that begin in one pass.

@@ -10,7 +10,7 @@ use trunkline_proto::limits::DEVICE_PIECE_BYTES;
 use trunkline_proto::mutant::Mutant;
 use trunkline_proto::reserve::{OutOfMemory, try_collect, try_deque, try_grow, try_vec};
 use trunkline_proto::rma::atomic::Action;
-use trunkline_proto::wire::devq::{Ask, POST_PLACES, PostBox, REQUEST_BYTES, Reply, Request, Status};
+use trunkline_proto::wire::device_queue::{Ask, POST_PLACES, PostBox, REQUEST_BYTES, Reply, Request, Status};
 
 use crate::deliver::Deliveries;
 use crate::network::{Carried, Ended, Failure, Network, Place};

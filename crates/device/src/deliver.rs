@@ -7,7 +7,7 @@ use trunkline_proto::holding::{try_hold, try_hold_queue};
 use trunkline_proto::mutant::Mutant;
 use trunkline_proto::reserve::{OutOfMemory, try_filled, try_grow};
 use trunkline_proto::rma::atomic::{Atomic, Type};
-use trunkline_proto::wire::devq::{Ask, POST_PLACES, PostBox, REPLY_BYTES, Reply, Request, Status};
+use trunkline_proto::wire::device_queue::{Ask, POST_PLACES, PostBox, REPLY_BYTES, Reply, Request, Status};
 
 use crate::courier::REPLIES;
 use crate::network::{Carried, Ended, Network, Place};

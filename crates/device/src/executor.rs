@@ -15,7 +15,7 @@ use trunkline_mem::{OutOfMemory, Shared};
 use trunkline_proto::holding::try_hold;
 use trunkline_proto::limits::DEVICE_PIECES_MAX;
 use trunkline_proto::mutant::Mutant;
-use trunkline_proto::wire::devq::{
+use trunkline_proto::wire::device_queue::{
     Aborted, Bells, Companion, Frontier, POST_PLACES, PostRooms, Shape, ShapeError, Status, at as words_at,
     is_before,
 };
@@ -89,7 +89,7 @@ impl<N: Network> Executor<N> {
     /// # Errors
     /// [`QueueError::Shape`].
     pub fn new(network: N, queues: u32, mutant: Mutant) -> Result<Self, QueueError> {
-        let queues = queues.clamp(1, trunkline_proto::wire::devq::BELLS_MAX);
+        let queues = queues.clamp(1, trunkline_proto::wire::device_queue::BELLS_MAX);
         let page = BellPage::create(Words::try_heap(Bells::new(queues)?.bytes())?, queues, mutant)?;
         Self::with(network, page, None, mutant)
     }
@@ -99,7 +99,7 @@ impl<N: Network> Executor<N> {
     /// # Errors
     /// [`QueueError`].
     pub fn for_device(network: N, queues: u32, device: &Device, mutant: Mutant) -> Result<Self, QueueError> {
-        let queues = queues.clamp(1, trunkline_proto::wire::devq::BELLS_MAX);
+        let queues = queues.clamp(1, trunkline_proto::wire::device_queue::BELLS_MAX);
         let pinned = device.pinned(Bells::new(queues)?.by_bytes().bytes() as usize)?;
         let page = BellPage::create_for_devices(Words::of(pinned.memory().clone()), queues, mutant)?;
         let room = Room::Device { page: pinned.at(), queues: Vec::new() };
@@ -111,7 +111,7 @@ impl<N: Network> Executor<N> {
     /// # Errors
     /// [`QueueError`].
     pub fn for_processes(network: N, queues: u32, deepest: u32, mutant: Mutant) -> Result<Self, QueueError> {
-        let queues = queues.clamp(1, trunkline_proto::wire::devq::BELLS_MAX);
+        let queues = queues.clamp(1, trunkline_proto::wire::device_queue::BELLS_MAX);
         let file = File::new(queues, deepest, mutant)?;
         let page = BellPage::create(file.words().clone(), queues, mutant)?;
         Self::with(network, page, Some(Room::File(file)), mutant)

@@ -5,7 +5,7 @@ use std::ops::Deref;
 
 use trunkline_fabric::{Fabric, Host, Status as Ending};
 use trunkline_proto::rma::atomic::{Action, Atomic, Type};
-use trunkline_proto::wire::devq::Status;
+use trunkline_proto::wire::device_queue::Status;
 use trunkline_proto::wire::rma::word::{Width, Word};
 
 use trunkline_engine::rma::{Begin, ContextId, Job, Local, Lost, Member, RmaError, Source};

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use trunkline_device_queue::Slots;
 use trunkline_mem::Memory;
-use trunkline_proto::wire::devq::{BOX_BYTES, PostRooms};
+use trunkline_proto::wire::device_queue::{BOX_BYTES, PostRooms};
 
 use crate::region::Copies;
 

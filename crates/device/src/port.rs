@@ -11,7 +11,7 @@ use trunkline_proto::limits::{DEVICE_PIECE_BYTES, DEVICE_PIECES_MAX};
 use trunkline_proto::mutant::Mutant;
 use trunkline_proto::reserve::{OutOfMemory, try_grow};
 use trunkline_proto::rma::atomic::Action;
-use trunkline_proto::wire::devq::{Atomic, Count, Entry, Remote, Status};
+use trunkline_proto::wire::device_queue::{Atomic, Count, Entry, Remote, Status};
 
 use crate::network::{Carried, Ended, Failure, Network, Place};
 use crate::region::{Copies, Regions, RoomTaken};

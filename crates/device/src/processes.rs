@@ -9,7 +9,7 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use trunkline_device_queue::{BellPage, Budget, Queue, View};
 use trunkline_mem::{Memory, OutOfBounds, Shared};
 use trunkline_proto::mutant::Mutant;
-use trunkline_proto::wire::devq::{
+use trunkline_proto::wire::device_queue::{
     Aborted, Bells, Companion, Frontier, LINE_BYTES, Shape, ShapeError, Status, at, is_before,
 };
 

@@ -2,7 +2,7 @@
 
 use trunkline_mem::OutOfMemory;
 use trunkline_mem::gpu::CallError;
-use trunkline_proto::wire::devq::ShapeError;
+use trunkline_proto::wire::device_queue::ShapeError;
 
 /// No queue was made.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]

@@ -8,7 +8,7 @@ use trunkline_mem::Memory;
 use trunkline_proto::holding::try_hold;
 use trunkline_proto::mutant::Mutant;
 use trunkline_proto::reserve::OutOfMemory;
-use trunkline_proto::wire::devq::{POST_PLACES, PostRooms, Status};
+use trunkline_proto::wire::device_queue::{POST_PLACES, PostRooms, Status};
 
 use trunkline_engine::rma::Member;
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use trunkline_mem::Memory;
 use trunkline_proto::rma::atomic::Action;
-use trunkline_proto::wire::devq::{Atomic, Inline, Status};
+use trunkline_proto::wire::device_queue::{Atomic, Inline, Status};
 
 use crate::network::Place;
 use crate::region::{Copies, Region};

@@ -13,7 +13,7 @@ use trunkline_engine::host::UnixHost;
 use trunkline_engine::rma::Job;
 use trunkline_engine::{Mutant, Nics, Params};
 use trunkline_mem::Memory;
-use trunkline_proto::wire::devq::{Atomic, Entry, Inline, Local, Remote, Work};
+use trunkline_proto::wire::device_queue::{Atomic, Entry, Inline, Local, Remote, Work};
 use trunkline_softnic::{SoftConfig, SoftFabric, WireMode};
 
 /// The system's allocator, counted.

@@ -10,16 +10,16 @@ use trunkline_proto::id::ProcessId;
 use trunkline_proto::limits::RECV_BUFFERS_MAX;
 use trunkline_proto::pool::group::GroupId;
 
+use crate::comm::outgoing::Message;
+use crate::comm::request::{Outcome, Ticket};
 use crate::comm::{Comm, Comms};
+use crate::control::linger::Lingering;
 use crate::control::{Around, Control};
-use crate::groups::{Group, Groups, Seat, Turn};
 use crate::lane::Lane;
-use crate::linger::Lingering;
-use crate::member::Side;
-use crate::outgoing::Message;
-use crate::regions::NO_MR;
-use crate::request::{Outcome, Ticket};
-use crate::ride::new_control;
+use crate::memory::regions::NO_MR;
+use crate::pool::groups::{Group, Groups, Seat, Turn};
+use crate::pool::member::Side;
+use crate::pool::ride::new_control;
 use crate::status::Status as Shown;
 use crate::{CommFault, CommId, Error, MrId, Nics, Params, RequestId};
 

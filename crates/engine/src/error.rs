@@ -4,11 +4,11 @@ use std::error::Error as StdError;
 
 use trunkline_fabric::{DeregisterError, LinkError, OobError, OpenError, RegisterError, Status};
 use trunkline_mem::OutOfMemory;
+use trunkline_proto::comm::Fault;
 use trunkline_proto::id::ProcessId;
 use trunkline_proto::pool::{AnswerFault, AskError, WiredError};
 use trunkline_proto::wire::fabric::ChosenFabric;
 use trunkline_proto::wire::handle::HandleError;
-use trunkline_proto::xfer::Fault;
 
 /// Why a comm is of no more use. Every outstanding request of it fails once with this.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]

@@ -14,8 +14,8 @@ use trunkline_fabric::{Fabric, Host, Rail, Wake};
 
 use crate::comm::Comm;
 use crate::engine::turn_of;
-use crate::groups::Turn;
-use crate::member::Side;
+use crate::pool::groups::Turn;
+use crate::pool::member::Side;
 use crate::wait::Waiting;
 use crate::{CommId, Engine};
 

@@ -2,7 +2,7 @@
 
 use trunkline_proto::slots::SlotId;
 
-use crate::request::Ticket;
+use crate::comm::request::Ticket;
 
 /// A comm: one directed connection.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]

@@ -6,7 +6,7 @@
 
 #[path = "../src/lane.rs"]
 mod lane;
-#[path = "../src/request.rs"]
+#[path = "../src/comm/request.rs"]
 mod request;
 #[path = "../src/turns.rs"]
 mod turns;

@@ -4,9 +4,10 @@
 //! random number, allocates on a message's path or does I/O; time is an argument.
 //!
 //! - [`wire`]: bytes to meaning and back, as docs/wire.md says; a parsed value cannot be wrong.
-//! - [`conn`]: the slow machines of connect and accept.
+//! - [`control`]: connect and accept, and the life of a control stream.
+//! - [`link`]: the life of one link of a comm that has several.
 //! - [`pool`]: which comms share queue pairs, and what they share of them.
-//! - [`xfer`]: what happens for each message, as plain functions.
+//! - [`comm`]: what happens for each two-sided message, as plain functions.
 //! - [`rma`]: one-sided communication: order, acknowledgements, completion, atomics.
 //! - [`registrations`]: which registration of memory serves a request, and when it is closed.
 //! - [`chooser`]: which way of copying is the fastest for messages of a size.
@@ -24,7 +25,8 @@ extern crate alloc;
 extern crate std;
 
 pub mod chooser;
-pub mod conn;
+pub mod comm;
+pub mod control;
 pub mod counters;
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
@@ -34,6 +36,7 @@ pub mod id;
 pub mod intervals;
 pub mod ipc;
 pub mod limits;
+pub mod link;
 pub mod log_rate;
 pub mod mutant;
 pub mod nics;
@@ -47,4 +50,3 @@ pub mod slots;
 pub mod tagged;
 pub mod time;
 pub mod wire;
-pub mod xfer;

@@ -1,4 +1,4 @@
-// Layouts and numbers of device queues that host and device share. The host's are in Rust, crates/proto/src/wire/devq and
+// Layouts and numbers of device queues that host and device share. The host's are in Rust, crates/proto/src/wire/device_queue and
 // crates/device-queue/src/view.rs; tests compare them with these.
 #ifndef TRUNKLINE_DEVICE_ABI_H
 #define TRUNKLINE_DEVICE_ABI_H

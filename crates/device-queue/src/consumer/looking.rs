@@ -2,7 +2,7 @@
 
 use core::sync::atomic::Ordering::{AcqRel, Acquire};
 
-use trunkline_proto::wire::devq::{Aborted, Companion, Status, at, is_before};
+use trunkline_proto::wire::device_queue::{Aborted, Companion, Status, at, is_before};
 
 use super::Consumer;
 use crate::memory::Memory;

@@ -2,7 +2,7 @@
 
 use core::sync::atomic::Ordering::{Relaxed, Release};
 
-use trunkline_proto::wire::devq::{Completion, Frontier, at};
+use trunkline_proto::wire::device_queue::{Completion, Frontier, at};
 
 use super::Consumer;
 use crate::error::Fault;

@@ -9,7 +9,7 @@ use loom::cell::UnsafeCell;
 use loom::sync::atomic::{AtomicU64, Ordering};
 use trunkline_device_queue::{BellPage, Memory};
 use trunkline_proto::mutant::Mutant;
-use trunkline_proto::wire::devq::{Bells, Shape};
+use trunkline_proto::wire::device_queue::{Bells, Shape};
 
 use super::common::{Usage, of_bells, of_queue};
 

@@ -3,7 +3,7 @@
 #![allow(dead_code, unreachable_pub, reason = "each test program uses a part of it")]
 
 use trunkline_proto::mutant::Mutant;
-use trunkline_proto::wire::devq::{Atomic, Entry, Local, Remote, Shape, Work, at};
+use trunkline_proto::wire::device_queue::{Atomic, Entry, Local, Remote, Shape, Work, at};
 
 /// The bug that `cargo xtask mutants` asks for, if any.
 pub fn planted() -> Mutant {

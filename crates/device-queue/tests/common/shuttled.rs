@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use shuttle::sync::atomic::{AtomicU64, Ordering};
 use trunkline_device_queue::{BellPage, Memory};
 use trunkline_proto::mutant::Mutant;
-use trunkline_proto::wire::devq::{Bells, Shape};
+use trunkline_proto::wire::device_queue::{Bells, Shape};
 
 use super::common::{Usage, of_queue};
 

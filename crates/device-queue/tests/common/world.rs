@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Release};
 
 use trunkline_device_queue::{HeapWords, Job, Memory, Outcome, Port, Slots, heap};
-use trunkline_proto::wire::devq::{Entry, Remote, Status, Work};
+use trunkline_proto::wire::device_queue::{Entry, Remote, Status, Work};
 
 /// Words of payload that the far side has.
 pub const DATA_WORDS: u64 = 4096;

@@ -15,7 +15,7 @@ use trunkline_device_queue::{
     BellPage, Condition, Directory, Drain, Fault, HeapWords, Job, Looks, Memory, Outcome, Poll, Port, Queue,
     Refusal, Reservation, Rules, Rung, Slot, Ticket, View, WaitError, heap,
 };
-use trunkline_proto::wire::devq::{
+use trunkline_proto::wire::device_queue::{
     Aborted, Atomic, Bells, Companion, Entry, Fence, LENGTH_MAX, Local, Poison, Remote, Shape, Status, Work,
     at,
 };

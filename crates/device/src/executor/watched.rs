@@ -3,7 +3,7 @@
 use trunkline_device_queue::Slots;
 use trunkline_mem::{Memory, OutOfMemory};
 use trunkline_proto::reserve::try_grow;
-use trunkline_proto::wire::devq::{Poison, Status};
+use trunkline_proto::wire::device_queue::{Poison, Status};
 
 use super::Executor;
 use crate::network::Network;

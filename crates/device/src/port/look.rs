@@ -2,7 +2,7 @@
 //! executes; begins nothing itself.
 
 use trunkline_proto::rma::atomic::Action;
-use trunkline_proto::wire::devq::{Atomic, Entry, Local, Remote, Status, Work};
+use trunkline_proto::wire::device_queue::{Atomic, Entry, Local, Remote, Status, Work};
 
 use super::{Jobs, UNSUPPORTED};
 use crate::network::{Network, Place};

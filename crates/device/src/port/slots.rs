@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use trunkline_mem::Memory;
 use trunkline_proto::rma::atomic::Action;
-use trunkline_proto::wire::devq::{Atomic, Poison, Remote, Status};
+use trunkline_proto::wire::device_queue::{Atomic, Poison, Remote, Status};
 
 use super::{Jobs, Whose};
 use crate::network::{Network, Place};

@@ -1,7 +1,7 @@
 //! Queues that are given back, and others that have their numbers.
 
 use trunkline_device_queue::{Looks, Ticket, WaitError};
-use trunkline_proto::wire::devq::{Entry, Status, Work};
+use trunkline_proto::wire::device_queue::{Entry, Status, Work};
 
 use crate::ranks::{NEAR, WAYS, done, few, patience};
 

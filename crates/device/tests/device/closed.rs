@@ -4,7 +4,7 @@ use trunkline_device::{Carried, Courier, Ended, Network, Part, Peer, Place};
 use trunkline_engine::rma::{Local as Heap, Source};
 use trunkline_mem::Memory;
 use trunkline_proto::rma::atomic::Action;
-use trunkline_proto::wire::devq::{PostRooms, Status};
+use trunkline_proto::wire::device_queue::{PostRooms, Status};
 
 use crate::ranks::planted;
 

@@ -8,7 +8,7 @@ use trunkline_device_queue::original::Peer;
 use trunkline_engine::rma::{Local as Heap, Source};
 use trunkline_mem::Memory;
 use trunkline_proto::rma::atomic::Action;
-use trunkline_proto::wire::devq::{Local, Remote};
+use trunkline_proto::wire::device_queue::{Local, Remote};
 
 use crate::ranks::{patience, planted};
 

@@ -16,7 +16,7 @@ use trunkline_engine::host::UnixHost;
 use trunkline_engine::rma::{Job, Local as Heap, Source};
 use trunkline_mem::Memory;
 use trunkline_proto::rma::atomic::Action;
-use trunkline_proto::wire::devq::{Atomic, Companion, Count, Entry, Local, Remote, Status, Work};
+use trunkline_proto::wire::device_queue::{Atomic, Companion, Count, Entry, Local, Remote, Status, Work};
 use trunkline_proto::wire::dial::CARD_BYTES;
 use trunkline_softnic::{SoftConfig, SoftFabric, WireMode};
 

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use trunkline_device::Words;
 use trunkline_device_queue::{Addition, Budget as _, Condition, Memory as _, Queue, Slots, WaitError};
-use trunkline_proto::wire::devq::{Aborted, Entry, Local, Status, Work};
+use trunkline_proto::wire::device_queue::{Aborted, Entry, Local, Status, Work};
 
 use crate::ranks::{BARE, Rank, TABLE, WAYS, Way, bytes_of, done, patience, planted, ranks};
 
@@ -32,7 +32,7 @@ fn broken(rank: &Rank, at: u32) -> Entry {
         Work::Atomic { at, change, .. } => {
             // A wild address has no poison word; who fails behind it has.
             Entry::new(Work::Atomic {
-                at: trunkline_proto::wire::devq::Remote { peer: 77, ..at },
+                at: trunkline_proto::wire::device_queue::Remote { peer: 77, ..at },
                 change,
                 poisoned: true,
             })
@@ -111,7 +111,7 @@ fn bare_signals_are_poisoned_in_their_table() {
         let (rank, other) = (&ranks[0], &ranks[1]);
         let queue = rank.queues.queue(8).unwrap();
         let at = rank.at(1, BARE + 8 * 6);
-        let change = trunkline_proto::wire::devq::Atomic::Add(1);
+        let change = trunkline_proto::wire::device_queue::Atomic::Add(1);
         let signal = Entry::new(Work::Atomic { at, change, poisoned: false });
         queue.post(&[broken(rank, 0), signal], &mut patience()).unwrap();
         let slots = Slots::Bare { values: TABLE.values, errors: TABLE.errors, count: TABLE.count };

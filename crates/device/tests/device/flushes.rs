@@ -10,7 +10,7 @@ use trunkline_device::{
 use trunkline_engine::rma::{Local, Source};
 use trunkline_mem::Memory;
 use trunkline_proto::rma::atomic::Action;
-use trunkline_proto::wire::devq::Status;
+use trunkline_proto::wire::device_queue::Status;
 
 use crate::orders::lock;
 use crate::ranks::planted;

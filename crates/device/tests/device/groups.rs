@@ -5,7 +5,7 @@ use std::sync::Barrier;
 use trunkline_device::Words;
 use trunkline_device_queue::verdict::Verdict;
 use trunkline_device_queue::{Budget as _, Memory as _, Queue, WaitError};
-use trunkline_proto::wire::devq::{Aborted, Status};
+use trunkline_proto::wire::device_queue::{Aborted, Status};
 
 use crate::ranks::{Rank, WAYS, patience, planted, ranks};
 

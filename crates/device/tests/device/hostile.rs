@@ -3,7 +3,7 @@
 use trunkline_device::{ErrorTable, Region, UNSUPPORTED, Words};
 use trunkline_device_queue::{Memory as _, WaitError};
 use trunkline_mem::{Kind, Memory};
-use trunkline_proto::wire::devq::{Atomic, Count, Entry, Local, Remote, Status, Work};
+use trunkline_proto::wire::device_queue::{Atomic, Count, Entry, Local, Remote, Status, Work};
 
 use crate::ranks::{BYTES, Rank, SLOTS, TABLE, WAYS, bytes_of, done, patience, pattern, ranks};
 

@@ -10,7 +10,7 @@ use trunkline_device_queue::{Condition, Slot};
 use trunkline_engine::rma::{Local as Heap, Source};
 use trunkline_mem::Memory;
 use trunkline_proto::rma::atomic::{Action, Atomic as Change, Type};
-use trunkline_proto::wire::devq::{Atomic, Entry, Local, Remote, Work};
+use trunkline_proto::wire::device_queue::{Atomic, Entry, Local, Remote, Work};
 
 use crate::ranks::{BYTES, INLINE, NEAR, SLOTS, TABLE, bytes_of, patience, pattern, planted, ranks};
 

@@ -11,7 +11,7 @@ use trunkline_engine::Nics;
 use trunkline_engine::host::UnixHost;
 use trunkline_engine::rma::Job;
 use trunkline_mem::Memory;
-use trunkline_proto::wire::devq::{Atomic, Entry, Local, Remote, Status, Work};
+use trunkline_proto::wire::device_queue::{Atomic, Entry, Local, Remote, Status, Work};
 use trunkline_softnic::{SoftConfig, SoftFabric, WireMode};
 
 use crate::mortal::{Dead, Mortal};

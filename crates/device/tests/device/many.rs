@@ -109,7 +109,7 @@ fn a_counter_that_eight_peers_share_is_the_sum() {
             let companion = lane.companion(&mut patience()).unwrap();
             let ready = companion
                 .words()
-                .load(trunkline_proto::wire::devq::at::READY, std::sync::atomic::Ordering::Acquire);
+                .load(trunkline_proto::wire::device_queue::at::READY, std::sync::atomic::Ordering::Acquire);
             let (number, epoch) = (companion.shape().number(), companion.shape().epoch());
             companion.wait(Ticket { queue: number, epoch, index: ready - 1 }, &mut patience()).unwrap();
         }

@@ -1,6 +1,6 @@
 //! What each operation does, in every way in which entries are executed.
 
-use trunkline_proto::wire::devq::{Atomic, Entry, Fence, Work};
+use trunkline_proto::wire::device_queue::{Atomic, Entry, Fence, Work};
 
 use crate::ranks::{BARE, Rank, SLOTS, WAYS, bytes_of, done, patience, pattern, ranks};
 

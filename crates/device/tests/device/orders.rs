@@ -12,7 +12,7 @@ use trunkline_device_queue::{Looks, Queue, Ticket, WaitError};
 use trunkline_engine::rma::{Local as Heap, Source};
 use trunkline_mem::Memory;
 use trunkline_proto::rma::atomic::Action;
-use trunkline_proto::wire::devq::{Entry, Local, PostRooms, Remote, Status, Work};
+use trunkline_proto::wire::device_queue::{Entry, Local, PostRooms, Remote, Status, Work};
 
 use crate::ranks::planted;
 

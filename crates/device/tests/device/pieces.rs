@@ -4,7 +4,7 @@
 use trunkline_device_queue::WaitError;
 use trunkline_mem::Memory;
 use trunkline_proto::limits::{DEVICE_PIECE_BYTES, DEVICE_PIECES_MAX};
-use trunkline_proto::wire::devq::Work;
+use trunkline_proto::wire::device_queue::Work;
 
 use crate::orders::{Job, OWNER, lock};
 use crate::ranks::{bytes_of, pattern};

@@ -7,7 +7,7 @@ use trunkline_device_queue::{Looks, Slots};
 use trunkline_engine::rma::{Local as Heap, Source};
 use trunkline_mem::Memory;
 use trunkline_proto::rma::atomic::Action;
-use trunkline_proto::wire::devq::{Count, Entry, Local, Poison, Remote, Status, Work};
+use trunkline_proto::wire::device_queue::{Count, Entry, Local, Poison, Remote, Status, Work};
 
 use crate::ranks::{BYTES, SLOTS, SLOTS_COUNT, TABLE, planted};
 

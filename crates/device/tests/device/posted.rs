@@ -8,7 +8,7 @@ use trunkline_device::{Carried, Ended, Failure, Far, Key, Mode, Network, Place, 
 use trunkline_device_queue::{Queue, Ticket, WaitError};
 use trunkline_engine::rma::{Local as Heap, Source};
 use trunkline_proto::rma::atomic::Action;
-use trunkline_proto::wire::devq::{Entry, Fence, Inline, Local, Remote, Status, Work};
+use trunkline_proto::wire::device_queue::{Entry, Fence, Inline, Local, Remote, Status, Work};
 
 use crate::ranks::{BYTES, Over, Rank, SHM, TABLE, TCP, done, patience, planted, ranks};
 

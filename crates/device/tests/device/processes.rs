@@ -13,7 +13,7 @@ use trunkline_engine::Nics;
 use trunkline_engine::host::UnixHost;
 use trunkline_engine::rma::Job;
 use trunkline_mem::{Found, Memory, Shared};
-use trunkline_proto::wire::devq::{Atomic, Companion, Entry, Local, Remote, Status, Work};
+use trunkline_proto::wire::device_queue::{Atomic, Companion, Entry, Local, Remote, Status, Work};
 use trunkline_softnic::{SoftConfig, SoftFabric};
 
 use crate::ranks::{
@@ -310,7 +310,7 @@ fn what_a_dead_producer_had_submitted_is_executed_though_nobody_rang() {
     let mut places = queue.reserve(1).unwrap();
     places.write(&signal).unwrap();
     places.publish().unwrap();
-    queue.words().store(trunkline_proto::wire::devq::at::SUBMITTED, 1, SeqCst);
+    queue.words().store(trunkline_proto::wire::device_queue::at::SUBMITTED, 1, SeqCst);
     host.queues.with(|executor| executor.own(queue.shape().number(), ended()));
     assert_eq!(host.other.wait_signal(0, 1), Ok(1));
     let until = Instant::now() + LIMIT;
@@ -326,7 +326,7 @@ fn who_dies_ends_no_queue_that_is_not_his() {
     let host = host(SHM);
     let (his, other) = (host.queues.queue(8).unwrap(), host.queues.queue(8).unwrap());
     let companion = Companion::Queue(other.shape().number());
-    his.words().store(trunkline_proto::wire::devq::at::COMPANION, companion.to_word(), SeqCst);
+    his.words().store(trunkline_proto::wire::device_queue::at::COMPANION, companion.to_word(), SeqCst);
     host.queues.with(|executor| executor.own(his.shape().number(), ended()));
     let until = Instant::now() + LIMIT;
     while his.aborted().is_none() {
@@ -375,7 +375,7 @@ fn places_of_queues_are_not_believed() {
         for _ in 0..20_000 {
             let Ok(view) = guest.view(0) else { continue };
             let (at, words) =
-                (queue.words().memory().addr() as u64, trunkline_proto::wire::devq::at::RESERVED);
+                (queue.words().memory().addr() as u64, trunkline_proto::wire::device_queue::at::RESERVED);
             assert_eq!(view.words, at + words);
         }
         over.store(true, SeqCst);

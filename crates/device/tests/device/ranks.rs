@@ -9,7 +9,7 @@ use trunkline_engine::host::UnixHost;
 use trunkline_engine::rma::Job;
 use trunkline_engine::{Mutant, Nics, Params};
 use trunkline_mem::Memory;
-use trunkline_proto::wire::devq::{Atomic, Entry, Inline, Local, Remote, Work};
+use trunkline_proto::wire::device_queue::{Atomic, Entry, Inline, Local, Remote, Work};
 use trunkline_softnic::{SoftConfig, SoftFabric, WireMode};
 
 pub(crate) type Over = Arc<Job<SoftFabric, UnixHost>>;

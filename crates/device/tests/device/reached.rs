@@ -1,6 +1,6 @@
 //! A part of a device's memory that the network reaches: it is the heap itself, and nothing of it is copied by the device, nor asked for by post. Over the network and the stream of `orders`.
 
-use trunkline_proto::wire::devq::Work;
+use trunkline_proto::wire::device_queue::Work;
 
 use crate::orders::{Job, OWNER, lock};
 use crate::ranks::{bytes_of, pattern};

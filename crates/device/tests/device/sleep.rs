@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use trunkline_device_queue::Poll;
-use trunkline_proto::wire::devq::{Entry, Work};
+use trunkline_proto::wire::device_queue::{Entry, Work};
 
 use crate::ranks::{NEAR, SHM, done, patience, ranks};
 

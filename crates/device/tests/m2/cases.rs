@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use trunkline_device::{Job, Network};
 use trunkline_device_queue::Memory as _;
-use trunkline_proto::wire::devq::{Aborted, Status, at};
+use trunkline_proto::wire::device_queue::{Aborted, Status, at};
 
 use crate::machine::{Machine, PLAN, Place, Plan, Rank, until};
 

@@ -11,7 +11,7 @@ use trunkline_engine::rma::{Local, Source};
 use trunkline_mem::Memory;
 use trunkline_mem::gpu::{Arg, Device, Mover, Pinned, Program, Running};
 use trunkline_proto::rma::atomic::Action;
-use trunkline_proto::wire::devq::Status;
+use trunkline_proto::wire::device_queue::Status;
 
 /// Bytes of a rank's region, and where its slots are.
 pub(crate) const BYTES: usize = 192 << 10;

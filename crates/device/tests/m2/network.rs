@@ -7,7 +7,7 @@ use trunkline_engine::host::UnixHost;
 use trunkline_engine::rma;
 use trunkline_engine::{Nics, Params};
 use trunkline_mem::gpu::Arg;
-use trunkline_proto::wire::devq::PostRooms;
+use trunkline_proto::wire::device_queue::PostRooms;
 use trunkline_softnic::{SoftConfig, SoftFabric, WireMode};
 
 use crate::machine::{BYTES, Machine, Place, SLOTS, planted};

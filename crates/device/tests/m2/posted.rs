@@ -12,7 +12,7 @@ use trunkline_engine::host::UnixHost;
 use trunkline_engine::rma::{self, Local, Source};
 use trunkline_engine::{Nics, Params};
 use trunkline_proto::rma::atomic::Action;
-use trunkline_proto::wire::devq::{Ask, PostBox, PostRooms, REQUEST_BYTES, Reply, Request, Status};
+use trunkline_proto::wire::device_queue::{Ask, PostBox, PostRooms, REQUEST_BYTES, Reply, Request, Status};
 use trunkline_softnic::{SoftConfig, SoftFabric, WireMode};
 
 use crate::cases::each_example;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use trunkline_device::{Job, LanesError, Queues};
 use trunkline_mem::Memory;
 use trunkline_mem::gpu::{Mover, Pinned};
-use trunkline_proto::wire::devq::{Aborted, Status};
+use trunkline_proto::wire::device_queue::{Aborted, Status};
 
 use crate::machine::{Alone, Machine, PLAN, Rank, planted, until};
 use crate::{Stub, stubbed};

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use rustix::io::Errno;
 use rustix::net::SocketFlags;
 use trunkline_fabric::{Frame, OobError, StreamConnections};
-use trunkline_proto::conn::{Arrival, DialStep, Resume, StrandPhase, StreamLife};
+use trunkline_proto::control::{Arrival, DialStep, Resume, StrandPhase, StreamLife};
 use trunkline_proto::mutant::Mutant;
 use trunkline_proto::time::{Duration, Instant};
 use trunkline_proto::wire::strand::{Join, Name, STRANDS_MAX};

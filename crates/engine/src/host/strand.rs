@@ -9,7 +9,7 @@ use std::time::Duration as Time;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, sockopt};
 use trunkline_fabric::OobError;
-use trunkline_proto::conn::{Resume, StrandEnd, StrandPhase};
+use trunkline_proto::control::{Resume, StrandEnd, StrandPhase};
 use trunkline_proto::time::Duration;
 use trunkline_proto::wire::strand::{BODY_MAX, HEAD, Head, Join, Kind, Name};
 

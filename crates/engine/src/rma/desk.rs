@@ -11,8 +11,8 @@ use trunkline_proto::slots::SlotId;
 use trunkline_proto::wire::dial::{Card, Proof, Refusal, Word};
 use trunkline_proto::wire::rma::Stream;
 
+use crate::control::member_key::ProofPurpose;
 use crate::in_full;
-use crate::member_key::ProofPurpose;
 use crate::rma::context::{Context, Dialled};
 use crate::rma::error::{Lost, RmaError};
 use crate::rma::job::{Job, Member, UNMET};

@@ -16,8 +16,8 @@ use trunkline_proto::wire::rma::Stream;
 use trunkline_proto::wire::rma::signal::Update;
 use trunkline_proto::wire::rma::word::Word as Word8;
 
+use crate::control::member_key::MemberKey;
 use crate::lane::Lane;
-use crate::member_key::MemberKey;
 use crate::rma::context::{ANSWERS_MAX, Context, ContextId, Fetch, Local, Source};
 use crate::rma::desk::Desk;
 use crate::rma::error::RmaError;

@@ -4,7 +4,7 @@
 use trunkline_fabric::{
     self as fabric, Host, Level, Oob, OobAddress, OobError, OobListener, OobStream, PassedFd,
 };
-use trunkline_proto::conn::{UnprovenStreams, WorkBudget};
+use trunkline_proto::control::{UnprovenStreams, WorkBudget};
 use trunkline_proto::id::ProcessId;
 use trunkline_proto::limits::UNPROVEN_TIME;
 use trunkline_proto::log_rate::LogRate;

@@ -13,8 +13,8 @@ use trunkline_proto::wire::status::{Direction, head};
 
 use super::{Status, load, store};
 use crate::Mutant;
-use crate::groups::{Common, Seat};
-use crate::rails::Rails;
+use crate::link::rails::Rails;
+use crate::pool::groups::{Common, Seat};
 
 /// Which groups have the records.
 #[derive(Debug, Default)]

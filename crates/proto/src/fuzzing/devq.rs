@@ -6,7 +6,7 @@ use super::variants;
 use crate::limits::RAILS_MAX;
 use crate::mutant::Mutant;
 use crate::rma::atomic::Action;
-use crate::wire::devq::{
+use crate::wire::device_queue::{
     Aborted, Ask, Atomic, BOX_BYTES, Bells, CARD_WORDS, Companion, Completion, Entry, Fence, Frontier,
     GuestCard, GuestFile, Inline, Local, MakingReport, Owner, POST_PLACES, PartLengths, Poison, PostBox,
     REPLY_BYTES, REPORT_WORDS, REQUEST_BYTES, Remote, Reply, Request, Shape, Status, WindowCard,

@@ -6,15 +6,15 @@ use alloc::vec;
 use alloc::vec::Vec;
 
 use super::Numbers;
+use crate::comm::Fault;
+use crate::comm::receiver::{Arrival, Receiver, RecvId};
+use crate::comm::sender::{Isend, Mailbox, Sender};
 use crate::limits::TOKENS_MAX;
 use crate::mutant::Mutant;
 use crate::wire::cts::{self, Cts};
 use crate::wire::eager::Eager;
 use crate::wire::fin::Fin;
 use crate::wire::imm::{Imm, Token};
-use crate::xfer::Fault;
-use crate::xfer::receiver::{Arrival, Receiver, RecvId};
-use crate::xfer::sender::{Isend, Mailbox, Sender};
 
 /// Bytes of every buffer, and of the longest message.
 const ROOM: u64 = 64;

@@ -8,11 +8,11 @@
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
+use crate::comm::table;
 use crate::limits::{GROUP_TOKENS_MAX, MEMBERS_OF_GROUP_MAX, RANGE_RECVS, RECV_BUFFERS_MAX};
 use crate::mutant::Mutant;
 use crate::wire::imm::Token;
 use crate::wire::member::MemberId;
-use crate::xfer::table;
 
 /// Slots of a range: a power of two, so that each range begins at a multiple of it.
 pub const SLOTS: usize = RANGE_RECVS * RECV_BUFFERS_MAX;

@@ -3,7 +3,7 @@
 
 pub mod cts;
 pub mod cursor;
-pub mod devq;
+pub mod device_queue;
 pub mod dial;
 pub mod eager;
 pub mod fabric;

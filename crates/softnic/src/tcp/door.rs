@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
-use trunkline_proto::conn::WorkBudget;
+use trunkline_proto::control::WorkBudget;
 
 use super::planted::AtTheDoor;
 use super::socket::{Moved, Socket};

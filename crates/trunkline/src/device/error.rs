@@ -6,7 +6,7 @@ use trunkline_engine::rma::RmaError;
 use trunkline_mem::gpu::{CallError, RangeError};
 use trunkline_mem::ipc::Cause;
 use trunkline_mem::{OutOfMemory, PeerError};
-use trunkline_proto::wire::devq::{CardError, GuestCardError, ReportError, WindowShapeError};
+use trunkline_proto::wire::device_queue::{CardError, GuestCardError, ReportError, WindowShapeError};
 
 use crate::error::Error;
 

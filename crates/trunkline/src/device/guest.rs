@@ -8,7 +8,7 @@ use trunkline_device::{Guest, Key, Words, processes::process};
 use trunkline_device_queue::Queue;
 use trunkline_mem::{Found, Memory, OutOfMemory, Shared};
 use trunkline_proto::reserve::{try_filled, try_filled_with, try_vec};
-use trunkline_proto::wire::devq::{self as wire, GuestFile, Status};
+use trunkline_proto::wire::device_queue::{self as wire, GuestFile, Status};
 
 use super::error::DeviceError;
 use super::kernel::Kernel;

@@ -8,7 +8,7 @@ use trunkline_device_queue::{
     Addition, Budget, Condition, OrDie, Queue, Slot, Ticket, WaitError, look_at_sum,
 };
 use trunkline_proto::mutant::Mutant;
-use trunkline_proto::wire::devq::{Aborted, Atomic, Entry, LENGTH_MAX, Local, Remote, Status, Work};
+use trunkline_proto::wire::device_queue::{Aborted, Atomic, Entry, LENGTH_MAX, Local, Remote, Status, Work};
 
 use super::error::KernelError;
 use super::window::{OwnPart, Source, planted};

@@ -18,7 +18,7 @@ use trunkline_device_queue::{Queue, Slots};
 use trunkline_engine::rma::{Local, Member, RmaError};
 use trunkline_mem::{Memory, OutOfMemory};
 use trunkline_proto::reserve::{try_grow, try_vec};
-use trunkline_proto::wire::devq::{
+use trunkline_proto::wire::device_queue::{
     CARD_WORDS, CONFIG_WORDS, LINE_BYTES, MakingReport, PartLengths, PostBox, PostRooms, REPORT_WORDS,
     WindowCard, WindowLayout,
 };

@@ -7,7 +7,7 @@ use trunkline_device_queue::View;
 use trunkline_mem::gpu::{Arg, Device, Mover, Pinned};
 use trunkline_mem::{Memory, OutOfMemory};
 use trunkline_proto::reserve::{try_filled, try_vec};
-use trunkline_proto::wire::devq::WindowLayout;
+use trunkline_proto::wire::device_queue::WindowLayout;
 
 use super::error::DeviceError;
 use super::view::{DeviceTables, DeviceView, LaneView, PeerView, VIEW_VERSION};

@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use trunkline_device_queue::{Memory as _, Slot};
 use trunkline_proto::reserve::try_filled;
-use trunkline_proto::wire::devq::{Entry, GRANULE, Local, StreamLayout, Work, stream_at};
+use trunkline_proto::wire::device_queue::{Entry, GRANULE, Local, StreamLayout, Work, stream_at};
 
 use super::error::KernelError;
 use super::kernel::Kernel;

@@ -7,7 +7,7 @@ use std::sync::atomic::AtomicU64;
 use trunkline_device::{Key, Words};
 use trunkline_device_queue::{Queue, View};
 use trunkline_proto::reserve::{OutOfMemory, try_collect, try_filled_with, try_vec};
-use trunkline_proto::wire::devq::{WindowLayout, stream_at};
+use trunkline_proto::wire::device_queue::{WindowLayout, stream_at};
 
 use super::window::Window;
 

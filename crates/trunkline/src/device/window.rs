@@ -8,7 +8,7 @@ use trunkline_device::{Courier, ErrorTable, FlushedNetwork, Key, Mode, Patience,
 use trunkline_device_queue::{BellPage, Directory, Memory as _, Queue, Ticket};
 use trunkline_engine::Mutant;
 use trunkline_mem::{Memory, OutOfMemory};
-use trunkline_proto::wire::devq::{WindowLayout, WindowShape, at, is_before};
+use trunkline_proto::wire::device_queue::{WindowLayout, WindowShape, at, is_before};
 use trunkline_runtime::Carrying;
 
 use super::error::DeviceError;

@@ -228,10 +228,10 @@ fn layouts_are_those_of_the_header() {
         offset_of!(LaneView, main),
         offset_of!(LaneView, count),
         offset_of!(PeerView, key),
-        trunkline_proto::wire::devq::stream_at::SENT as usize,
-        trunkline_proto::wire::devq::stream_at::RECEIVED as usize,
-        trunkline_proto::wire::devq::stream_at::EXPECTED as usize,
-        trunkline_proto::wire::devq::GRANULE as usize,
+        trunkline_proto::wire::device_queue::stream_at::SENT as usize,
+        trunkline_proto::wire::device_queue::stream_at::RECEIVED as usize,
+        trunkline_proto::wire::device_queue::stream_at::EXPECTED as usize,
+        trunkline_proto::wire::device_queue::GRANULE as usize,
     ];
     let expected: Vec<u64> = expected.iter().map(|word| *word as u64).collect();
     assert_eq!(&found[..count as usize], expected);

@@ -153,7 +153,7 @@ impl Rank {
 
     /// So that the kernel ends, which is waited for.
     fn abort(&self) {
-        use trunkline_proto::wire::devq::{Aborted, Status};
+        use trunkline_proto::wire::device_queue::{Aborted, Status};
         let numbers = self.lanes.numbers().iter().flatten();
         for queue in numbers.filter_map(|number| self.queues.find(*number)) {
             queue.abort(Aborted { status: Status::Aborted, reason: 0 });

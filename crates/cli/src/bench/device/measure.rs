@@ -10,7 +10,7 @@ use trunkline_device::{Executor, Network, Words};
 use trunkline_device_queue::channel::Channel;
 use trunkline_device_queue::{BellPage, Lane, Queue, Ticket, heap};
 use trunkline_engine::Mutant;
-use trunkline_proto::wire::devq::{Bells, Entry, Work};
+use trunkline_proto::wire::device_queue::{Bells, Entry, Work};
 
 use super::gpu;
 use super::pattern::{check, fill};

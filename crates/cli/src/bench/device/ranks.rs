@@ -11,7 +11,7 @@ use trunkline_engine::rma::{Job, Local as Heap, Source};
 use trunkline_engine::{Mutant, Nics, Params};
 use trunkline_mem::Memory;
 use trunkline_proto::rma::atomic::Action;
-use trunkline_proto::wire::devq::{Atomic, Entry, Local, Remote, Status, Work};
+use trunkline_proto::wire::device_queue::{Atomic, Entry, Local, Remote, Status, Work};
 use trunkline_softnic::{SoftConfig, SoftFabric, WireMode};
 
 use super::DeviceBenchError;

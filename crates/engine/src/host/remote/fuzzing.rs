@@ -8,7 +8,7 @@ use std::net::{Ipv4Addr, TcpStream};
 use std::os::fd::AsFd;
 
 use rustix::net::sockopt;
-use trunkline_proto::conn::StrandEnd;
+use trunkline_proto::control::StrandEnd;
 use trunkline_proto::fuzzing::{Action, read_actions, variants, write_script};
 use trunkline_proto::wire::strand::{Head, Kind};
 

@@ -3,7 +3,7 @@ use std::net::{Ipv4Addr, TcpStream};
 use std::time::Instant as Stopwatch;
 
 use rustix::net::sockopt;
-use trunkline_proto::conn::StrandEnd;
+use trunkline_proto::control::StrandEnd;
 use trunkline_proto::wire::strand::{HEAD, Head, Kind};
 
 use super::super::strand::QUESTIONS;

@@ -1,0 +1,166 @@
+//! Messages that the NIC pairs by itself (clear-to-send offload): no records, no tokens on the wire. Part of both lanes.
+
+use trunkline_fabric::{Completion, Done, Match, Op, PostError, Rail, Source};
+use trunkline_proto::comm::Fault;
+use trunkline_proto::comm::receiver::RecvId;
+use trunkline_proto::limits::{RECVS_MAX, SENDS_MAX};
+use trunkline_proto::wire::imm::Token;
+
+use crate::CommFault;
+use crate::comm::outgoing::Message;
+use crate::comm::recv::{MATCHED, Place, RecvLane};
+use crate::comm::send::SendLane;
+use crate::link::rails::Rails;
+use crate::memory::regions::NO_MR;
+
+impl SendLane {
+    pub(crate) fn send_matched(
+        &mut self,
+        rails: &mut Rails<impl Rail>,
+        slot: u16,
+        message: Message,
+    ) -> Result<(), CommFault> {
+        if message.len > self.plan.message_max {
+            return Err(Fault::TooLong { len: message.len, room: self.plan.message_max }.into());
+        }
+        let Some((_, extent)) = self.regions.find(message.mr, 0, message.offset, message.len) else {
+            return Err(CommFault::Revoked);
+        };
+        self.track(slot, message);
+        self.outgoing[slot as usize].left = 1;
+        let op = Op::MatchedSend {
+            from: Source::Region(extent),
+            key: self.part.key(message.tag, self.plan.match_mask),
+        };
+        self.post(rails, u64::from(slot), op, true)?;
+        rails.flush();
+        Ok(())
+    }
+
+    /// An operation has failed. If the NIC pairs, its link may be well: the message was longer than its receive.
+    #[cold]
+    pub(crate) fn on_failed(&mut self, completion: &Completion) -> CommFault {
+        let fault = CommFault::Link(completion.status);
+        if !self.plan.matched || self.plan.mutant.is("ride-forgets-sends-that-failed") {
+            return fault;
+        }
+        self.posted = self.posted.saturating_sub(1);
+        if let Some(outgoing) = self.outgoing.get_mut(usize::from(completion.wr_id as u16)) {
+            outgoing.left = 0;
+            self.regions.release(std::mem::replace(&mut outgoing.mr, NO_MR));
+        }
+        fault
+    }
+
+    /// Whether one more send may wait in the NIC for its receive.
+    #[inline]
+    pub(crate) fn has_matched_part(&self) -> bool {
+        let unbounded = self.part.remote.is_none() || self.plan.mutant.is("ride-matches-without-limit");
+        unbounded || self.posted < self.plan.matched_part
+    }
+
+    /// Takes back the sends that wait for their receive: their comm has failed or is closed. The peer shall not wait for
+    /// them.
+    pub(crate) fn take_matched_back(&mut self, rails: &mut Rails<impl Rail>) {
+        if !self.plan.matched || self.plan.mutant.is("ride-leaves-matched-sends") {
+            return;
+        }
+        let path = self.paths.leader();
+        let (rail, link) = (rails.get_mut(path.rail), path.link);
+        for slot in 0..SENDS_MAX as u16 {
+            let outgoing = &mut self.outgoing[usize::from(slot)];
+            if outgoing.left > 0 && rail.take_back(link, self.part.tag | u64::from(slot)) {
+                self.posted = self.posted.saturating_sub(1);
+                self.sent -= u64::from(!self.plan.mutant.is("ride-counts-sends-taken-back"));
+                outgoing.left = 0;
+                self.regions.release(std::mem::replace(&mut outgoing.mr, NO_MR));
+            }
+        }
+    }
+}
+
+impl RecvLane {
+    pub(crate) fn post_matched(
+        &mut self,
+        rails: &mut Rails<impl Rail>,
+        id: RecvId,
+        count: usize,
+    ) -> Result<(), CommFault> {
+        for index in 0..count {
+            self.matched_due.push_back(self.receiver.announcement(id, index).1);
+        }
+        self.post_matched_due(rails)
+    }
+
+    /// Posts matched receives in order, as far as the NIC takes them.
+    pub(crate) fn post_matched_due(&mut self, rails: &mut Rails<impl Rail>) -> Result<(), CommFault> {
+        while let Some(&token) = self.matched_due.front() {
+            let unbounded = self.part.range.is_none() || self.plan.mutant.is("ride-matches-without-limit");
+            if !unbounded && self.matched_posted >= self.plan.matched_part {
+                return Ok(());
+            }
+            let Place { mr, offset } = self.places[token.slot()];
+            let (tag, len) = self.receiver.tag_and_room(token.slot());
+            let into = self.extent(mr, offset, len)?;
+            let member = self.part.member & self.plan.match_mask;
+            let op = Op::MatchedRecv { into, key: Match(u64::from(tag) | u64::from(member) << 32) };
+            let path = self.paths.leader();
+            match rails.get_mut(path.rail).post(
+                path.link,
+                self.part.tag | MATCHED | u64::from(token.to_bits()),
+                op,
+                true,
+            ) {
+                Ok(()) => self.matched_posted += 1,
+                Err(PostError::Busy) => return Ok(()),
+                Err(PostError::Refused(_)) if self.gone => return Ok(()),
+                Err(PostError::Refused(status)) => return Err(CommFault::Link(status)),
+            }
+            self.matched_due.pop_front();
+        }
+        Ok(())
+    }
+
+    /// The same of a receive.
+    #[cold]
+    pub(crate) fn on_failed(&mut self, completion: &Completion) -> CommFault {
+        let fault = CommFault::Link(completion.status);
+        if completion.done != Done::Received || completion.wr_id & MATCHED == 0 {
+            return fault;
+        }
+        self.matched_one();
+        self.arrived += 1;
+        let place = &mut self.places[Token::from_bits(completion.wr_id as u32).slot()];
+        self.regions.release(std::mem::replace(&mut place.mr, NO_MR));
+        fault
+    }
+
+    /// A matched receive has completed.
+    #[inline]
+    pub(crate) fn matched_one(&mut self) {
+        self.matched_posted = self.matched_posted.saturating_sub(1);
+    }
+
+    /// Takes back the receives that wait for their send: their comm has failed or is closed.
+    pub(crate) fn take_matched_back(&mut self, rails: &mut Rails<impl Rail>) {
+        if !self.plan.matched || self.plan.mutant.is("ride-leaves-matched-receives") {
+            return;
+        }
+        self.matched_due.clear();
+        let path = self.paths.leader();
+        let (rail, link) = (rails.get_mut(path.rail), path.link);
+        let end = self.receiver.next_number();
+        let outstanding =
+            (1..=RECVS_MAX as u32).filter_map(|at| self.receiver.outstanding(end.wrapping_sub(at)));
+        for id in outstanding {
+            for index in 0..usize::from(self.receiver.announcement(id, 0).2) {
+                let token = self.receiver.announcement(id, index).1;
+                if rail.take_back(link, self.part.tag | MATCHED | u64::from(token.to_bits())) {
+                    self.matched_posted = self.matched_posted.saturating_sub(1);
+                    let place = &mut self.places[token.slot()];
+                    self.regions.release(std::mem::replace(&mut place.mr, NO_MR));
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,311 @@
+//! Comms and the table that names them. A slot of the table is reused, with another generation, only after many others.
+//! What moves messages is a comm's lane in its group, and is used only under the group's lane.
+
+pub(crate) mod announce;
+pub(crate) mod fins;
+pub(crate) mod flight;
+pub(crate) mod matched;
+pub(crate) mod outgoing;
+pub(crate) mod pieces;
+pub(crate) mod plan;
+pub(crate) mod records;
+pub(crate) mod recv;
+pub(crate) mod request;
+#[cfg(test)]
+mod request_tests;
+pub(crate) mod run;
+pub(crate) mod send;
+pub(crate) mod send_tables;
+pub(crate) mod stripe;
+
+use std::cell::Cell;
+use std::collections::VecDeque;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+
+use spin::mutex::SpinMutex;
+use trunkline_proto::counters::Counts;
+use trunkline_proto::id::ProcessId;
+use trunkline_proto::reserve::{OutOfMemory, try_filled_with};
+use trunkline_proto::time::Instant;
+use trunkline_proto::wire::share::Offer;
+use trunkline_proto::wire::status::{self as shown, State};
+
+use crate::comm::request::Requests;
+use crate::link::news::Newsbox;
+use crate::pool::groups::Seat;
+use crate::pool::member::Open;
+use crate::status::{Row, Status as Page};
+use crate::{CommId, Error, Mutant};
+
+/// Slots looked at for another comm to help.
+const LOOKS: usize = 8;
+
+/// A slot is not reused before this many others were freed after it.
+const QUARANTINE: usize = 64;
+
+/// A peer process.
+#[derive(Debug)]
+pub(crate) struct Peer {
+    pub(crate) process: ProcessId,
+    /// What it offers of sharing.
+    pub(crate) offer: Offer,
+    /// Its control stream is gone.
+    pub(crate) dead: AtomicBool,
+    /// How often a further connection has joined its control stream; wraps.
+    pub(crate) joins: AtomicU32,
+}
+
+impl Peer {
+    /// A process that lives.
+    pub(crate) fn new(process: ProcessId, offer: Offer) -> Self {
+        Self { process, offer, dead: AtomicBool::new(false), joins: AtomicU32::new(0) }
+    }
+}
+
+/// One place for a comm.
+pub(crate) struct Comm {
+    generation: AtomicU32,
+    pub(crate) requests: Requests,
+    /// Its group, and its place there, as bits.
+    seat: AtomicU64,
+    /// The control stream that may speak for the peer, as bits.
+    pub(crate) stream: AtomicU64,
+    /// The peer closed its end.
+    pub(crate) peer_closed: AtomicBool,
+    /// Messages the peer had sent, or that had arrived there, when it closed.
+    pub(crate) peer_messages: AtomicU64,
+    /// Eager messages went out whose records were not read yet, or some have not left.
+    pub(crate) send_due: AtomicBool,
+    /// It shares links some of which do not carry: it is polled even where others of its group have ended its requests.
+    pub(crate) joining: AtomicBool,
+    /// Somebody polled it since the helper thread last came by.
+    pub(crate) polled: AtomicBool,
+    /// The thread that last sent, received or tested here.
+    thread: AtomicUsize,
+    /// What the peer said of single links.
+    pub(crate) news: Newsbox,
+    /// The peer waits to hear that nothing more comes, and its owner may not call.
+    pub(crate) stopping: AtomicBool,
+}
+
+impl Comm {
+    fn new(row: Row, mutant: Mutant) -> Result<Self, OutOfMemory> {
+        Ok(Self {
+            generation: AtomicU32::new(0),
+            requests: Requests::new(row, mutant)?,
+            seat: AtomicU64::new(0),
+            stream: AtomicU64::new(0),
+            peer_closed: AtomicBool::new(false),
+            peer_messages: AtomicU64::new(0),
+            send_due: AtomicBool::new(false),
+            joining: AtomicBool::new(false),
+            polled: AtomicBool::new(false),
+            thread: AtomicUsize::new(0),
+            news: Newsbox::default(),
+            stopping: AtomicBool::new(false),
+        })
+    }
+}
+
+thread_local! {
+    static MARK: Cell<u8> = const { Cell::new(0) };
+}
+
+/// A number that other living threads do not have.
+#[inline]
+fn this_thread() -> usize {
+    MARK.with(|mark| std::ptr::from_ref(mark).addr())
+}
+
+impl Comm {
+    /// Where it is, if it is still the comm that was asked for: that shows only under the group's lane.
+    #[inline]
+    pub(crate) fn seat(&self) -> Seat {
+        Seat::from_bits(self.seat.load(Ordering::Relaxed))
+    }
+
+    /// Whether the peer has said something that its lane should hear.
+    pub(crate) fn has_news(&self) -> bool {
+        self.news.has_some() || self.stopping.load(Ordering::Acquire)
+    }
+
+    /// Its caller polls it, so nobody else need.
+    #[inline]
+    pub(crate) fn is_polled(&self) {
+        if !self.polled.load(Ordering::Relaxed) {
+            self.polled.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// The calling thread drives this comm.
+    #[inline]
+    pub(crate) fn adopt(&self) {
+        let thread = this_thread();
+        if self.thread.load(Ordering::Relaxed) != thread {
+            self.thread.store(thread, Ordering::Relaxed);
+        }
+    }
+}
+
+/// All comms of an engine.
+pub(crate) struct Comms {
+    slots: Box<[OnceLock<Box<Comm>>]>,
+    free: SpinMutex<Free>,
+    /// Where the search for a comm that needs help goes on.
+    cursor: AtomicUsize,
+    /// Slots that were ever used.
+    used: AtomicUsize,
+    /// Peers said something of single links since somebody looked.
+    pub(crate) news: AtomicBool,
+}
+
+struct Free {
+    fresh: usize,
+    used: VecDeque<u16>,
+    open: usize,
+}
+
+impl Comms {
+    pub(crate) fn new(limit: usize) -> Result<Self, OutOfMemory> {
+        let limit = limit.clamp(1, usize::from(u16::MAX));
+        Ok(Self {
+            slots: try_filled_with(limit, OnceLock::new)?,
+            free: SpinMutex::new(Free { fresh: 0, used: VecDeque::new(), open: 0 }),
+            cursor: AtomicUsize::new(0),
+            used: AtomicUsize::new(0),
+            news: AtomicBool::new(false),
+        })
+    }
+
+    /// The comm of that name.
+    #[inline]
+    pub(crate) fn get(&self, id: CommId) -> Option<&Comm> {
+        let comm = self.slots.get(usize::from(id.index))?.get()?;
+        (comm.generation.load(Ordering::Acquire) == u32::from(id.generation)).then_some(comm)
+    }
+
+    /// Another open comm that the calling thread drives, the next one in turn; looks at a few slots only.
+    #[inline]
+    pub(crate) fn next_of_thread(&self, than: &Comm) -> Option<(CommId, &Comm)> {
+        let (thread, used) = (this_thread(), self.used.load(Ordering::Acquire));
+        let start = self.cursor.load(Ordering::Relaxed);
+        for step in 0..used.min(LOOKS) {
+            let at = (start + step) % used;
+            let Some(comm) = self.slots[at].get() else { continue };
+            let generation = comm.generation.load(Ordering::Acquire) as u16;
+            if generation != 0
+                && comm.thread.load(Ordering::Relaxed) == thread
+                && !std::ptr::eq(&raw const **comm, than)
+            {
+                self.cursor.store(at + 1, Ordering::Relaxed);
+                return Some((CommId { index: at as u16, generation }, comm));
+            }
+        }
+        self.cursor.store(start.wrapping_add(LOOKS) % used.max(1), Ordering::Relaxed);
+        None
+    }
+
+    /// Opens a comm in a place that was reserved: `sit` gives it a seat under the name that it will have.
+    pub(crate) fn insert(
+        &self,
+        index: u16,
+        mut open: Open,
+        now: Instant,
+        status: &Page,
+        sit: impl FnOnce(Open) -> Result<Seat, Error>,
+    ) -> Result<CommId, Error> {
+        let mutant = open.side.mutant();
+        let comm = self.comm_in(index, status, mutant).inspect_err(|_| self.give_slot(index))?;
+        let generation = (comm.generation.load(Ordering::Relaxed) >> 16) as u16;
+        let generation = generation.checked_add(1).unwrap_or(1);
+        let generation = if mutant.is("engine-keeps-names") { 1 } else { generation };
+        comm.stream.store(open.ends.stream.to_bits(), Ordering::Relaxed);
+        comm.peer_closed.store(false, Ordering::Relaxed);
+        comm.send_due.store(false, Ordering::Relaxed);
+        comm.joining.store(open.many && open.place.is_some(), Ordering::Relaxed);
+        comm.news.clear();
+        comm.stopping.store(false, Ordering::Relaxed);
+        let (shown, id) = (open.shown(generation, now), CommId { index, generation });
+        open.id = id;
+        let seat = match sit(open) {
+            Ok(seat) => seat,
+            Err(error) => {
+                self.give_slot(index);
+                return Err(error);
+            }
+        };
+        let ride = status.ride(seat).filter(|_| !mutant.is("status-hides-rides"));
+        comm.requests.row.open(shown::Comm { ride, ..shown });
+        comm.seat.store(seat.to_bits(), Ordering::Relaxed);
+        comm.generation.store(u32::from(generation), Ordering::Release);
+        Ok(id)
+    }
+
+    /// The comm of a place, which is made for the first that has it.
+    fn comm_in(&self, index: u16, status: &Page, mutant: Mutant) -> Result<&Comm, OutOfMemory> {
+        let slot = &self.slots[usize::from(index)];
+        if let Some(comm) = slot.get() {
+            return Ok(comm);
+        }
+        let made = Comm::new(status.row(usize::from(index)), mutant)?;
+        Ok(slot.get_or_init(|| Box::new(made)))
+    }
+
+    /// A place for a comm, to be used at once.
+    pub(crate) fn reserve(&self, status: &Page) -> Result<u16, Error> {
+        let mut free = self.free.lock();
+        let fresh = free.fresh < self.slots.len();
+        let index = if free.used.len() > QUARANTINE || !fresh {
+            let exhausted = Error::Exhausted { what: "connections", limit: self.slots.len() };
+            free.used.pop_front().ok_or(exhausted)?
+        } else {
+            free.fresh += 1;
+            self.used.store(free.fresh, Ordering::Release);
+            status.rows_used(free.fresh);
+            (free.fresh - 1) as u16
+        };
+        free.open += 1;
+        Ok(index)
+    }
+
+    fn give_slot(&self, index: u16) {
+        let mut free = self.free.lock();
+        free.open -= 1;
+        free.used.push_back(index);
+    }
+
+    /// Closes a comm; its name means nothing from then on. Whether there was such a comm. Only under its group's lane.
+    pub(crate) fn remove(&self, id: CommId) -> bool {
+        let Some(comm) = self.get(id) else { return false };
+        let next = u32::from(id.generation) << 16;
+        let current = u32::from(id.generation);
+        if comm.generation.compare_exchange(current, next, Ordering::AcqRel, Ordering::Relaxed).is_err() {
+            return false;
+        }
+        comm.requests.clear();
+        comm.requests.row.stands(State::Closed, None);
+        self.give_slot(id.index);
+        true
+    }
+
+    pub(crate) fn open(&self) -> usize {
+        self.free.lock().open
+    }
+
+    /// All open comms.
+    pub(crate) fn all(&self) -> impl Iterator<Item = (CommId, &Comm)> {
+        let used = self.slots.iter().take(self.used.load(Ordering::Acquire));
+        used.enumerate().filter_map(|(index, slot)| {
+            let comm = &**slot.get()?;
+            let generation = comm.generation.load(Ordering::Acquire) as u16;
+            (generation != 0).then_some((CommId { index: index as u16, generation }, comm))
+        })
+    }
+
+    /// What was counted, for each slot that was ever used.
+    pub(crate) fn counts(&self) -> impl Iterator<Item = Counts> {
+        let used = self.slots.iter().take(self.used.load(Ordering::Acquire));
+        used.filter_map(|slot| Some(slot.get()?.requests.row.counts()))
+    }
+}

@@ -1,0 +1,191 @@
+//! What a comm will do, decided once from both NICs' capabilities. The data path reads these fields and asks nothing.
+
+use trunkline_fabric::{Caps, DeviceReach};
+use trunkline_proto::limits::{
+    EAGER_CREDITS_MAX, MEMBERS_OF_GROUP_MAX, RECV_BUFFERS_MAX, RECVS_MAX, SLICE_MAX, SLICES_MAX, STRIPES_MAX,
+    whole_lines,
+};
+use trunkline_proto::wire::{eager, share};
+
+use crate::comm::outgoing::FinDue;
+use crate::{MatchBy, Mutant, Params};
+
+/// A NIC that pairs messages must take them whole, at least up to this size: what NCCL may ask of version 8.
+const MATCHED_MESSAGE_MIN: u64 = 1 << 30;
+
+/// A key holds the 32 bits of a message's tag, and enough of a member's name to tell it from all others and from who was in
+/// its place before.
+const MATCH_BITS_MIN: u32 = 32 + 8;
+
+/// What remains for a member's name.
+const fn match_mask(bits: u32) -> u32 {
+    match bits {
+        0..=32 => 0,
+        33..64 => (1 << (bits - 32)) - 1,
+        _ => u32::MAX,
+    }
+}
+
+/// Largest payload copied into an operation: one stack buffer.
+pub(crate) const INLINE_MAX: usize = 256;
+
+/// Bounce buffers of a link beyond the eager messages that may be unmatched, so that there are some while those that were
+/// matched are still being copied.
+const COPIED_SPARE: u32 = 8;
+
+/// Receives of a link that no eager message can hold, where immediates take receives: one lets every immediate through in the
+/// end, even if all eager messages wait for receives that the caller posts only after it. So many let the slices of long
+/// messages that a group may have under way through at once, without a repetition by the NIC.
+const IMMEDIATES_SPARE: u32 = SLICES_MAX;
+
+/// A comm's plan.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct Plan {
+    /// The NIC pairs sends and receives.
+    pub(crate) matched: bool,
+    /// Of a member's name, what the NIC compares besides the message's tag.
+    pub(crate) match_mask: u32,
+    /// The receiver's NIC tells the length of a write.
+    pub(crate) remote_len: bool,
+    /// What has completed is at the target.
+    pub(crate) arrives: bool,
+    /// A write may bring an immediate. Elsewhere only messages tell of anything.
+    pub(crate) write_data: bool,
+    /// A receive is followed by a flush before its bytes may be read.
+    pub(crate) needs_flush: bool,
+    /// Memory of devices that may be registered.
+    pub(crate) devices: DeviceReach,
+    /// All operations go over one link, which keeps their order.
+    pub(crate) link_order: bool,
+    /// Small operations are signalled too, because order alone does not tell when they are done.
+    pub(crate) signal_all: bool,
+    /// Largest payload that is copied into the operation.
+    pub(crate) inline_max: u64,
+    /// Largest payload that is copied when its operation leaves; known once the link is connected.
+    pub(crate) copied_max: u64,
+    /// Largest message that is sent without a look whether its receive is known by now.
+    pub(crate) blind_max: u64,
+    /// Largest single operation.
+    pub(crate) message_max: u64,
+    /// Fewest bytes of a piece of a message that is spread over several links.
+    pub(crate) stripe_min: u64,
+    /// Whether such a message is spread over several links of one rail too.
+    pub(crate) split: bool,
+    /// Largest eager payload.
+    pub(crate) eager_max: u32,
+    /// Eager messages the sender may have unmatched.
+    pub(crate) eager_credits: u32,
+    /// Bounce buffers of the receiver on each link; also for immediates that take receives.
+    pub(crate) bounces: u32,
+    /// Most receives that can be posted on a link.
+    depth_max: u32,
+    /// Matched sends, and matched receives, that one member of a group may have posted: what waits for its other half
+    /// there keeps nobody else's out.
+    pub(crate) matched_part: u32,
+    /// A planted bug, in test builds.
+    pub(crate) mutant: Mutant,
+}
+
+impl Plan {
+    /// Whether a message's memory is free once its operation has left.
+    #[inline]
+    pub(crate) fn copies(&self, len: u64) -> bool {
+        self.copied_max > 0 && len <= self.copied_max
+    }
+
+    /// When the fin record of a message of so many pieces is due, where there is one link. As NCCL's receives are longer than
+    /// most of its messages, it waits for completions only where nothing else shows that the bytes have arrived.
+    pub(crate) fn fin_due(&self, pieces: u64) -> FinDue {
+        let waits = self.mutant.is("fin-waits-for-slices");
+        if self.link_order && !waits {
+            return FinDue::Now(0);
+        }
+        if self.write_data && pieces <= STRIPES_MAX as u64 && !waits {
+            return FinDue::Now(pieces as u8);
+        }
+        let trusts = self.mutant.is("engine-takes-posted-for-placed");
+        if self.arrives || trusts { FinDue::Placed } else { FinDue::Proven }
+    }
+
+    /// Most bytes of a slice.
+    pub(crate) fn slice_max(&self) -> u64 {
+        SLICE_MAX.min(self.message_max)
+    }
+
+    /// Whether a group can have members: where the NIC pairs, there must be room for a grouped receive of each, and what has
+    /// not met its receive must not have completed, as it could not be taken back.
+    pub(crate) fn shares(&self) -> bool {
+        !self.matched || self.arrives && self.matched_part >= RECV_BUFFERS_MAX as u32
+    }
+
+    /// How many times as deep as for one comm queues are to be, for one or for a group: where the NIC pairs, a group has all
+    /// there are, of which each member has a part.
+    pub(crate) fn deeper(&self, group: Option<u32>) -> u32 {
+        match group {
+            Some(_) if self.matched => u32::MAX,
+            Some(times) => times,
+            None => 1,
+        }
+    }
+
+    /// The same for a group whose queues are so many times as deep.
+    pub(crate) fn times(self, times: u32) -> Self {
+        let spare = self.bounces - self.eager_credits;
+        let eager_credits = self.eager_credits.saturating_mul(times);
+        let bounces = eager_credits.saturating_add(spare).min(self.bounces.max(self.depth_max));
+        Self { eager_credits: bounces - spare, bounces, ..self }
+    }
+
+    /// The plan as far as one side alone can tell.
+    pub(crate) fn new(caps: &Caps, params: &Params, links: usize) -> Self {
+        // Messages over different links overtake each other.
+        let order = caps.link_order && links == 1;
+        let paired = caps.matched && caps.match_order && links == 1 && caps.match_bits >= MATCH_BITS_MIN;
+        let short = params.mutant.is("ride-forgets-longer-headers");
+        let head = if short { eager::BYTES } else { share::EAGER_BYTES } as u64;
+        let eager_max = u64::from(params.eager_max).min(caps.message_max.saturating_sub(head));
+        // Where messages overtake each other, those that may wait for an earlier one need buffers too.
+        let spare = if order { COPIED_SPARE } else { RECVS_MAX as u32 };
+        // So does a record that is a message.
+        let takes = caps.immediate_takes_receive || !caps.write_data;
+        let immediates = if takes { IMMEDIATES_SPARE } else { 0 };
+        let none = params.mutant.is("engine-keeps-no-receive-for-immediates");
+        let spare = if none { 0 } else { spare + immediates };
+        let room = caps.depth_max.saturating_sub(spare);
+        // An eager message is copied by the CPU, which reaches no memory of devices; and which memory a message is for is
+        // known when it is here.
+        let copies = !caps.devices.any() || params.mutant.is("engine-sends-eagerly-to-devices");
+        let eager_max = if copies { eager_max } else { 0 };
+        let eager_credits = params.eager_credits.min(EAGER_CREDITS_MAX as u32).min(room);
+        Self {
+            // The NIC pairs what arrives first; where messages overtake each other, or are cut to pieces, the engine
+            // must do it.
+            matched: paired && caps.message_max >= MATCHED_MESSAGE_MIN && params.match_by == MatchBy::Nic,
+            match_mask: match_mask(caps.match_bits),
+            remote_len: caps.remote_len || params.mutant.is("engine-trusts-length"),
+            arrives: caps.arrives,
+            write_data: caps.write_data || params.mutant.is("engine-writes-with-data"),
+            needs_flush: caps.needs_flush,
+            devices: caps.devices,
+            link_order: order || params.mutant.is("fin-overtakes-data"),
+            signal_all: !caps.link_order && !params.mutant.is("engine-signals-nothing"),
+            inline_max: u64::from(caps.inline_max).min(INLINE_MAX as u64),
+            copied_max: 0,
+            blind_max: u64::from(caps.inline_max).min(INLINE_MAX as u64),
+            message_max: match params.mutant.is("plan-cuts-lines") {
+                true => caps.message_max.max(1),
+                false => whole_lines(caps.message_max),
+            },
+            stripe_min: u64::from(params.stripe_min),
+            split: params.split,
+            eager_max: if eager_credits == 0 { 0 } else { eager_max as u32 },
+            eager_credits: if eager_max == 0 { 0 } else { eager_credits },
+            bounces: if eager_max.min(eager_credits.into()) > 0 { eager_credits + spare } else { immediates },
+            depth_max: caps.depth_max,
+            // One place is for what ends a member.
+            matched_part: (caps.depth_max.min(caps.completions_max) / MEMBERS_OF_GROUP_MAX as u32)
+                .saturating_sub(1),
+            mutant: params.mutant,
+        }
+    }
+}

@@ -1,0 +1,502 @@
+//! The receiving lane of a comm: announces receives, places eager messages, and turns completions into finished
+//! requests. Called with the lane claimed; never waits.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use trunkline_fabric::{Completion, Done, Extent, Op, PostError, Rail, Status};
+use trunkline_proto::comm::Fault;
+use trunkline_proto::comm::receiver::{Arrival, Receiver};
+use trunkline_proto::comm::table::{self, Table};
+use trunkline_proto::limits::{EAGER_CREDITS_MAX, LINKS_MAX, RECV_BUFFERS_MAX, RECVS_MAX, TOKENS_MAX};
+use trunkline_proto::pool::ranges;
+use trunkline_proto::reserve::{OutOfMemory, try_deque};
+use trunkline_proto::wire::eager::{self, Eager};
+use trunkline_proto::wire::fin::{self, Fin};
+use trunkline_proto::wire::frame::Region;
+use trunkline_proto::wire::imm::{Imm, Token};
+use trunkline_proto::wire::share;
+
+use crate::comm::plan::Plan;
+use crate::comm::records::{DueFlush, Records};
+use crate::comm::request::{Requests, Ticket};
+use crate::link::path::{Path, Paths};
+use crate::link::rails::Rails;
+use crate::memory::bounces::Bounces;
+use crate::memory::regions::{NO_MR, Regions};
+use crate::memory::slab::Piece;
+use crate::pool::part::RecvPart;
+use crate::{CommFault, MrId, RecvBuf};
+
+/// `wr_id`s: bounce buffers count from 0, matched receives carry their token, flushes their request.
+pub(crate) const MATCHED: u64 = 1 << 32;
+pub(crate) const FLUSH: u64 = 2 << 32;
+pub(crate) const REPEATED: u64 = 4 << 32;
+/// The operation behind all others.
+pub(crate) const LAST: u64 = 8 << 32;
+/// A record of a member, where only its own completion tells that it has landed.
+pub(crate) const RECORD: u64 = 16 << 32;
+
+/// The lane.
+pub(crate) struct RecvLane {
+    pub(crate) paths: Paths,
+    pub(crate) plan: Plan,
+    pub(crate) regions: Regions,
+    /// Apart, because it is large, and comms that send would have room for it too.
+    pub(crate) receiver: Box<Receiver>,
+    /// The sender's mailbox, by path.
+    pub(crate) mailboxes: [Region; LINKS_MAX],
+    pub(crate) bounces: Arc<Bounces>,
+    fins: Piece,
+    /// How it is known in its group.
+    pub(crate) part: RecvPart,
+    pub(crate) cursor: u16,
+    /// By the slot of a token.
+    pub(crate) places: Table<Place>,
+    /// Request slots by receive.
+    requests: [u16; RECVS_MAX],
+    /// Receives, the latest, whose records wait; of one buffer each.
+    pub(crate) unannounced: u32,
+    /// Their tags, by number.
+    pub(crate) waiting: [u32; EAGER_CREDITS_MAX],
+    /// Polls since the first of them began to wait; all there are once they wait for credit alone.
+    pub(crate) waited: u32,
+    /// Flushes to post.
+    pub(crate) flushes: VecDeque<DueFlush>,
+    /// Flushes that have not completed.
+    pub(crate) flushing: u32,
+    /// What several paths ask for.
+    pub(crate) records: Records,
+    /// Buffers of matched receives to post.
+    pub(crate) matched_due: VecDeque<Token>,
+    /// Matched receives that the NIC has.
+    pub(crate) matched_posted: u32,
+    /// Immediates that named nothing that waits.
+    pub(crate) dropped: u64,
+    /// Messages that have arrived, in a buffer of a receive or not.
+    pub(crate) arrived: u64,
+    /// The peer is gone: only what it sent before can still be received.
+    pub(crate) gone: bool,
+    /// How far its end is.
+    pub(crate) end: End,
+    /// How often that was asked.
+    pub(crate) ends: u16,
+}
+
+#[derive(Clone, Copy)]
+pub(crate) struct Place {
+    pub(crate) mr: MrId,
+    pub(crate) offset: u64,
+}
+
+impl Place {
+    fn none(_slot: usize) -> Self {
+        Self { mr: NO_MR, offset: 0 }
+    }
+}
+
+/// Whether all that a lane has posted is known to have completed.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum End {
+    /// Nobody has asked.
+    Not,
+    /// What proves it is under way, on so many links.
+    Posted(u8),
+    /// It has.
+    Proven,
+}
+
+/// Bytes of a bounce buffer.
+pub(crate) fn bounce_bytes(plan: &Plan) -> usize {
+    (plan.eager_max as usize + share::EAGER_BYTES).next_multiple_of(64)
+}
+
+/// Bytes of the fin mailbox of a comm by itself.
+pub(crate) const FINS_BYTES: usize = TOKENS_MAX * fin::BYTES;
+
+/// Bytes of the fin mailbox of a member of a group.
+pub(crate) const RANGE_FINS_BYTES: usize = ranges::SLOTS * fin::BYTES;
+
+/// The tables of a receiving lane, made before it takes anything else.
+pub(crate) struct RecvTables {
+    records: Records,
+    flushes: VecDeque<DueFlush>,
+    matched_due: VecDeque<Token>,
+}
+
+impl RecvTables {
+    /// Of a lane with one path, or with many.
+    ///
+    /// # Errors
+    /// [`OutOfMemory`].
+    pub(crate) fn new(are_many: bool) -> Result<Self, OutOfMemory> {
+        let records = Records::new(are_many)?;
+        Ok(Self { records, flushes: try_deque(RECVS_MAX)?, matched_due: try_deque(TOKENS_MAX)? })
+    }
+}
+
+impl RecvLane {
+    pub(crate) fn new(
+        RecvTables { records, flushes, matched_due }: RecvTables,
+        paths: Paths,
+        plan: Plan,
+        receiver: Receiver,
+        mailbox: Region,
+        (bounces, fins): (Arc<Bounces>, Piece),
+        regions_max: usize,
+    ) -> Self {
+        Self {
+            paths,
+            plan,
+            regions: Regions::new(regions_max),
+            receiver: Box::new(receiver),
+            mailboxes: [mailbox; LINKS_MAX],
+            bounces,
+            fins,
+            part: RecvPart::ALONE,
+            cursor: 0,
+            places: Table::new(Place::none),
+            requests: [0; RECVS_MAX],
+            unannounced: 0,
+            waiting: [0; EAGER_CREDITS_MAX],
+            waited: 0,
+            flushes,
+            flushing: 0,
+            records,
+            matched_due,
+            matched_posted: 0,
+            dropped: 0,
+            arrived: 0,
+            gone: false,
+            end: End::Not,
+            ends: 0,
+        }
+    }
+
+    /// Where fin records go over a path.
+    pub(crate) fn fins(&self, path: usize) -> Region {
+        self.fins.region(self.paths.get(path).rail)
+    }
+
+    /// Posts the bounce buffers of a path, once for each of its links.
+    pub(crate) fn post_bounces(
+        &mut self,
+        rails: &mut Rails<impl Rail>,
+        path: usize,
+    ) -> Result<(), CommFault> {
+        if self.plan.matched {
+            return Ok(());
+        }
+        let bounces = Arc::clone(&self.bounces);
+        for bounce in bounces.free_of_link(path) {
+            self.post_bounce(rails, bounce)?;
+        }
+        Ok(())
+    }
+
+    /// Forgets what is in the bounce buffers, which take memory again as they are used.
+    pub(crate) fn empty_bounces(&mut self) {
+        self.bounces.empty();
+    }
+
+    #[inline]
+    pub(crate) fn post_bounce(&mut self, rails: &mut Rails<impl Rail>, bounce: u32) -> Result<(), CommFault> {
+        let kept = self.part.range.is_none() || self.plan.mutant.is("ride-keeps-bounces-of-the-closed");
+        if self.gone && kept {
+            return Ok(());
+        }
+        let Some((path, into)) = self.bounces.extent(bounce) else { return Ok(()) };
+        self.bounces.set_held(bounce, false);
+        // It is the group's, whoever posts it.
+        self.post_as(rails, path, u64::from(bounce), Op::Recv { into }, true)
+    }
+
+    /// Starts a receive; `None` means not yet.
+    #[inline]
+    pub(crate) fn irecv(
+        &mut self,
+        rails: &mut Rails<impl Rail>,
+        requests: &Requests,
+        buffers: &[RecvBuf],
+    ) -> Result<Option<Ticket>, CommFault> {
+        // A receive begins only with credit for its records and those that wait.
+        let announced = !self.gone && !self.plan.matched;
+        let blind = self.plan.mutant.is("engine-receives-without-credit");
+        let many = self.paths.are_many();
+        let records = self.unannounced + buffers.len() as u32;
+        if announced && !many && !blind && self.paths.lead_credits(rails) < records {
+            return Ok(None);
+        }
+        let Some(ticket) = requests.reserve(&mut self.cursor) else { return Ok(None) };
+        let slot = ticket.slot();
+        let Some(id) = self.receiver.on_irecv(buffers.iter().map(|b| (b.tag, b.len))) else {
+            requests.cancel(slot);
+            return Ok(None);
+        };
+        requests.row.begun(buffers.len());
+        self.requests[id.0] = slot;
+        self.places.make_room(buffers.len(), Place::none);
+        let mut place = table::slot(id.0, 0);
+        for buffer in buffers {
+            let RecvBuf { mr, offset, .. } = *buffer;
+            self.places[place] = Place { mr, offset };
+            place += table::STEP;
+            self.regions.hold(mr);
+        }
+        // A small message comes without having been asked for: its record has time. What the caller posts meanwhile, as a
+        // rule the message that the receive is the answer to, leaves first.
+        let eager = u64::from(self.plan.eager_max);
+        let urgent = self.plan.matched || buffers.iter().any(|buffer| buffer.len > eager);
+        let urgent = urgent && !self.plan.mutant.is("engine-keeps-announcements");
+        if self.plan.matched {
+            self.post_matched(rails, id, buffers.len())?;
+        } else if many {
+            self.announce_later(id, buffers);
+            self.announce_due(rails)?;
+            self.deliver(rails, requests)?;
+        } else {
+            self.unannounced += 1;
+            let number = self.receiver.next_number().wrapping_sub(1);
+            self.waiting[number as usize % EAGER_CREDITS_MAX] = buffers[0].tag;
+            let enough = self.withholds_enough() && !self.plan.mutant.is("engine-withholds-too-many");
+            if urgent || buffers.len() > 1 || self.receiver.holds_eager() || enough {
+                if !self.plan.mutant.is("engine-ends-before-announcing") {
+                    self.announce_rest(rails)?;
+                }
+                self.deliver(rails, requests)?;
+            }
+        }
+        if urgent {
+            rails.flush();
+        }
+        Ok(Some(ticket))
+    }
+
+    pub(crate) fn extent(&self, mr: MrId, offset: u64, len: u64) -> Result<Extent, CommFault> {
+        self.regions.find(mr, 0, offset, len).map(|(_, extent)| extent).ok_or(CommFault::Revoked)
+    }
+
+    /// Posts an operation. Inlined, because callers know which it is.
+    #[inline(always)]
+    pub(crate) fn post(
+        &mut self,
+        rails: &mut Rails<impl Rail>,
+        path: usize,
+        wr_id: u64,
+        op: Op<'_>,
+        signalled: bool,
+    ) -> Result<(), CommFault> {
+        self.post_as(rails, path, self.part.tag | wr_id, op, signalled)
+    }
+
+    #[inline(always)]
+    fn post_as(
+        &mut self,
+        rails: &mut Rails<impl Rail>,
+        path: usize,
+        wr_id: u64,
+        op: Op<'_>,
+        signalled: bool,
+    ) -> Result<(), CommFault> {
+        let &Path { rail, link, .. } = self.paths.get(path);
+        match rails.get_mut(rail).post(link, wr_id, op, signalled) {
+            Ok(()) => Ok(()),
+            Err(error) => self.not_posted(rails, path, error),
+        }
+    }
+
+    #[cold]
+    fn not_posted(
+        &mut self,
+        rails: &mut Rails<impl Rail>,
+        path: usize,
+        error: PostError,
+    ) -> Result<(), CommFault> {
+        match error {
+            PostError::Busy | PostError::Refused(Status::Flushed) if self.paths.are_many() => {
+                self.lose(rails, path);
+                Ok(())
+            }
+            // The link has ended; what arrived before is still to be given out.
+            PostError::Refused(Status::Flushed) => {
+                self.gone = true;
+                Ok(())
+            }
+            // Credit was checked before; a link that has none all the same is broken.
+            PostError::Busy => Err(CommFault::Link(Status::Flushed)),
+            PostError::Refused(status) => Err(CommFault::Link(status)),
+        }
+    }
+
+    /// Where a buffer lies on the rail of a path.
+    #[inline]
+    pub(crate) fn place_on(&self, path: usize, mr: MrId, offset: u64) -> Option<Region> {
+        let keys = self.regions.mr(mr, self.paths.iter().nth(path)?.rail)?.keys();
+        Some(Region { key: keys.remote.0, addr: keys.remote_base.wrapping_add(offset) })
+    }
+
+    /// Copies eager messages whose buffers are known.
+    #[inline]
+    fn deliver(&mut self, rails: &mut Rails<impl Rail>, requests: &Requests) -> Result<(), CommFault> {
+        while let Some(delivery) = self.receiver.next_delivery()? {
+            let Place { mr, offset } = self.places[delivery.token.slot()];
+            let to = self.regions.mr(mr, 0);
+            let copied = self.bounces.memory(delivery.bounce).zip(to).is_some_and(|((bounce, at), mr)| {
+                let (at, len) = (at + self.part.head as u64, u64::from(delivery.len));
+                mr.memory().copy_from(offset, bounce, at, len).is_ok()
+            });
+            if !copied {
+                return Err(CommFault::Revoked);
+            }
+            if !self.plan.mutant.is("engine-keeps-bounce-buffers") {
+                self.post_bounce(rails, delivery.bounce)?;
+            }
+            let arrival = self.receiver.delivered(&delivery);
+            self.on_arrival(requests, arrival);
+        }
+        Ok(())
+    }
+
+    #[inline]
+    pub(crate) fn on_arrival(&mut self, requests: &Requests, arrival: Arrival) {
+        match arrival {
+            Arrival::Partial | Arrival::Filled => {}
+            Arrival::Stale => self.dropped += 1,
+            Arrival::Done(id) => {
+                if let Some(len) = self.receiver.finish_one(id) {
+                    self.release(table::slot(id.0, 0));
+                    return requests.complete_recv(self.requests[id.0], &[len]);
+                }
+                let (mut sizes, mut count) = ([0; RECV_BUFFERS_MAX], 0);
+                let places = &mut self.places;
+                self.receiver.finish(id, |index, len| {
+                    sizes[index] = len;
+                    count = index + 1;
+                    let place = &mut places[table::slot(id.0, index)];
+                    self.regions.release(std::mem::replace(&mut place.mr, NO_MR));
+                });
+                requests.complete_recv(self.requests[id.0], &sizes[..count]);
+            }
+        }
+    }
+
+    /// A buffer needs its region no longer.
+    #[inline]
+    fn release(&mut self, slot: usize) {
+        self.regions.release(std::mem::replace(&mut self.places[slot].mr, NO_MR));
+    }
+
+    /// Posts what waited for credit.
+    #[inline]
+    pub(crate) fn post_due(
+        &mut self,
+        rails: &mut Rails<impl Rail>,
+        requests: &Requests,
+    ) -> Result<(), CommFault> {
+        if self.flushes.is_empty() && self.matched_due.is_empty() && !self.records.wait() {
+            return Ok(());
+        }
+        self.post_matched_due(rails)?;
+        self.announce_due(rails)?;
+        while let Some(mut flush) = self.flushes.pop_front() {
+            if !self.post_flush(rails, requests, &mut flush)? {
+                self.flushes.push_front(flush);
+                break;
+            }
+        }
+        rails.flush();
+        Ok(())
+    }
+
+    /// Takes one completion.
+    #[inline]
+    pub(crate) fn on_completion(
+        &mut self,
+        rails: &mut Rails<impl Rail>,
+        requests: &Requests,
+        path: usize,
+        completion: &Completion,
+    ) -> Result<(), CommFault> {
+        if completion.status != Status::Ok {
+            return Err(self.on_failed(completion));
+        }
+        match completion.done {
+            Done::Written => self.on_written(requests, completion),
+            Done::Received if completion.wr_id & MATCHED != 0 => {
+                self.matched_one();
+                let token = Token::from_bits(completion.wr_id as u32);
+                let arrival = self.receiver.on_imm(Imm::Whole(token), completion.len)?;
+                self.arrived += 1;
+                self.on_arrival(requests, arrival);
+                Ok(())
+            }
+            Done::Received => self.on_bounced(rails, requests, completion),
+            Done::Posted => {
+                self.on_posted(requests, path, completion.wr_id);
+                Ok(())
+            }
+        }
+    }
+
+    #[inline]
+    fn on_written(&mut self, requests: &Requests, completion: &Completion) -> Result<(), CommFault> {
+        let bits = completion.imm.unwrap_or(0);
+        let Some(imm) = Imm::from_bits(bits) else { return Err(Fault::Immediate(bits).into()) };
+        let arrival = if let Imm::Fin(token) = imm {
+            let mut record = [0; fin::BYTES];
+            let (fins, start) = self.fins.memory();
+            match fins.read(start + self.part.fin_at(token), &mut record) {
+                Ok(()) => {
+                    let mut record = Fin::from_bytes(&record).map_err(Fault::Fin)?;
+                    if self.part.told(token) == record.token {
+                        record.token = token;
+                    }
+                    self.receiver.on_fin(token, record)?
+                }
+                Err(_) => Arrival::Stale,
+            }
+        } else {
+            self.receiver.on_imm(imm, completion.len)?
+        };
+        self.arrived += u64::from(matches!(arrival, Arrival::Done(_) | Arrival::Filled));
+        self.on_arrival(requests, arrival);
+        Ok(())
+    }
+
+    fn on_bounced(
+        &mut self,
+        rails: &mut Rails<impl Rail>,
+        requests: &Requests,
+        completion: &Completion,
+    ) -> Result<(), CommFault> {
+        let bounce = completion.wr_id as u32;
+        let mut head = [0; eager::BYTES];
+        let read = self.bounces.memory(bounce).map(|(memory, at)| memory.read(at, &mut head));
+        if !matches!(read, Some(Ok(()))) {
+            self.dropped += 1;
+            return Ok(());
+        }
+        match self.part.eager(&head) {
+            Ok(header) => self.on_eager(rails, requests, header, bounce),
+            Err(_) if !self.plan.write_data => self.on_fin_message(rails, requests, bounce),
+            Err(error) => Err(Fault::Eager(error).into()),
+        }
+    }
+
+    /// Takes an eager message that lies in that bounce buffer.
+    fn on_eager(
+        &mut self,
+        rails: &mut Rails<impl Rail>,
+        requests: &Requests,
+        header: Eager,
+        bounce: u32,
+    ) -> Result<(), CommFault> {
+        if header.len > self.plan.eager_max {
+            return Err(Fault::TooLong { len: header.len.into(), room: self.plan.eager_max.into() }.into());
+        }
+        self.bounces.set_held(bounce, true);
+        self.receiver.on_eager(header, bounce)?;
+        self.arrived += 1;
+        self.deliver(rails, requests)
+    }
+}

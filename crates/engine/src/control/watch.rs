@@ -1,0 +1,135 @@
+//! What became of the peer of a comm that waits, and what a comm has failed of. Called where a waiting lane has time, and
+//! once for each fault; never for single messages.
+
+use std::sync::atomic::Ordering;
+
+use trunkline_fabric::{Fabric, Host, Level};
+use trunkline_proto::counters::Tally;
+use trunkline_proto::time::Duration;
+
+use crate::comm::Comm;
+use crate::pool::groups::Turn;
+use crate::pool::member::{Down, Open};
+use crate::{CommFault, CommId, Engine, Error};
+
+/// Fruitless polls of a lane between two looks at the clock.
+const CLOCK_POLLS: u32 = 16;
+
+/// How often a lane that waits looks at its peer's control stream while the peer time limit passes, at the least.
+const LOOKS_IN_PEER_TIME: u64 = 100;
+
+/// How many looks at a peer that has closed, or a link that has ended, take the peer time limit, at the least.
+pub(crate) const LOOKS_AT_END: u64 = 8;
+
+impl<F: Fabric, H: Host> Engine<F, H> {
+    /// Whether a waiting lane should look at its peer's control stream: after many polls, or, where the caller gives
+    /// the processor away between polls and many of them take for ever, after a while.
+    pub(crate) fn look_is_due(&self, open: &mut Open) -> bool {
+        if open.idle >= self.params.idle_polls {
+            return true;
+        }
+        if !open.idle.is_multiple_of(CLOCK_POLLS) || self.params.mutant.is("engine-only-counts-polls") {
+            return false;
+        }
+        let now = self.host.now();
+        let due = (now - *open.looked.get_or_insert(now)).0 >= self.params.peer_time.0 / LOOKS_IN_PEER_TIME;
+        if due {
+            open.looked = Some(now);
+        }
+        due
+    }
+
+    /// A waiting lane looks whether its peer is still there.
+    #[cold]
+    pub(crate) fn look_at_peer(&self, slot: &Comm, turn: &mut Turn<'_, F::Rail>) {
+        self.progress_all();
+        if !turn.open.many && !turn.open.link_down {
+            self.look_at_links(turn);
+        }
+        let Turn { open, .. } = turn;
+        let process = open.peer.process;
+        let closed = slot.peer_closed.load(Ordering::Acquire);
+        let fault = if open.peer.dead.load(Ordering::Acquire) {
+            CommFault::PeerDead(process)
+        } else if closed || open.link_down || self.params.mutant.is("engine-silence-is-death") {
+            // Messages and completions may be slower than the news; a link that ends may be faster.
+            let now = self.host.now();
+            let slept = self.params.mutant.is("engine-ages-while-stopped");
+            let step = if slept { u64::MAX } else { self.params.peer_time.0 / LOOKS_AT_END };
+            let late = Down::look(&mut open.down, now, Duration(step)) > self.params.peer_time;
+            let late = late && !self.params.mutant.is("engine-waits-for-ever");
+            let messages = slot.peer_messages.load(Ordering::Relaxed);
+            let settled = closed && open.on_peer_closed(&slot.requests, messages);
+            if !late && !settled {
+                return;
+            }
+            if closed { CommFault::PeerClosed(process) } else { CommFault::Link(open.ended_by) }
+        } else {
+            return;
+        };
+        self.give_up_peer(slot, turn, fault);
+    }
+
+    /// Takes the peer's frames, and fails requests that can never be done.
+    #[cold]
+    pub(crate) fn give_up_peer(&self, slot: &Comm, turn: &mut Turn<'_, F::Rail>, fault: CommFault) {
+        let shares = turn.shared.is_some() && !self.params.mutant.is("ride-drains-for-itself");
+        let Turn { open, rails, batch, .. } = turn;
+        let failed = match shares {
+            false => open.on_peer_gone(rails, batch, &slot.requests, fault),
+            true => turn.on_peer_gone(&self.comms, &slot.requests, fault),
+        };
+        let open = &mut *turn.open;
+        self.status.add(Tally::RequestsFailed, failed as u64);
+        self.status.comm_fault(&slot.requests.row, open.fault.is_some(), fault, self.host.now());
+        if failed > 0 {
+            let over = self.nic_name(open.side.paths().leader().nic);
+            self.host.log(Level::Warn, &format!("{failed} requests over {over} failed: {fault}"));
+        }
+    }
+
+    #[cold]
+    pub(crate) fn fail(&self, slot: &Comm, turn: &mut Turn<'_, F::Rail>, fault: CommFault) {
+        self.failed(slot, turn, fault);
+        self.on_fault(slot, turn);
+    }
+
+    /// Fails a comm and counts what failed with it.
+    #[cold]
+    pub(crate) fn failed(&self, slot: &Comm, turn: &mut Turn<'_, F::Rail>, fault: CommFault) {
+        let failed = turn.open.fail(turn.rails, &slot.requests, fault);
+        self.status.add(Tally::RequestsFailed, failed as u64);
+        self.status.comm_fault(&slot.requests.row, true, turn.open.fault.unwrap_or(fault), self.host.now());
+    }
+
+    /// Names the cause of a fault as well as it can be known now, and says so once.
+    #[cold]
+    pub(crate) fn on_fault(&self, slot: &Comm, turn: &mut Turn<'_, F::Rail>) {
+        self.progress_all();
+        let open = &mut *turn.open;
+        if let Some(CommFault::Link(_)) = open.fault {
+            let process = open.peer.process;
+            if open.peer.dead.load(Ordering::Acquire) {
+                open.fault = Some(CommFault::PeerDead(process));
+            } else if slot.peer_closed.load(Ordering::Acquire) {
+                open.fault = Some(CommFault::PeerClosed(process));
+            }
+        }
+        if let Some(fault) = open.fault {
+            self.status.comm_fault(&slot.requests.row, true, fault, self.host.now());
+            let over = self.nic_name(open.side.paths().leader().nic);
+            let text = format!("connection with process {} over {over} failed: {fault}", open.peer.process);
+            self.host.log(Level::Warn, &text);
+        }
+    }
+
+    /// What users call a NIC.
+    pub(crate) fn nic_name(&self, nic: usize) -> &str {
+        self.fabric.nics().get(nic).map_or("no NIC", |nic| &nic.name)
+    }
+
+    pub(crate) fn fault_of(&self, id: CommId) -> Error {
+        let fault = self.open(id, |turn| turn.open.fault).flatten();
+        fault.map_or(Error::Unknown("request"), Error::from)
+    }
+}

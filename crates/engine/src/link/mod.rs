@@ -1,0 +1,10 @@
+//! Links of comms: the paths of a comm, the links that it shares with others, their loss and return, and their completions. Called by
+//! the lanes of comms with the lane claimed; decides nothing about messages.
+
+pub(crate) mod failover;
+pub(crate) mod links;
+pub(crate) mod news;
+pub(crate) mod path;
+pub(crate) mod proofs;
+pub(crate) mod rails;
+pub(crate) mod route;

@@ -1,0 +1,9 @@
+//! Memory that is registered for comms: mailboxes, bounce buffers, and what callers register. Used by the calls of the engine and by
+//! the lanes of comms; holds no message.
+
+pub(crate) mod bounces;
+pub(crate) mod mailbox;
+pub(crate) mod regions;
+pub(crate) mod registering;
+pub(crate) mod rest;
+pub(crate) mod slab;

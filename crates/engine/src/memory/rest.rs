@@ -1,0 +1,113 @@
+//! Memory of comms that were busy: when one has had nothing to do for a while, its links and its bounce buffers give back
+//! the pages that only work needs. Called where a waiting lane has time; looks at the clock, never at single messages.
+
+use trunkline_fabric::{Fabric, Host, Rail};
+use trunkline_proto::time::{Duration, Instant};
+
+use crate::Engine;
+use crate::comm::recv::RecvLane;
+use crate::link::rails::Rails;
+use crate::pool::groups::Turn;
+use crate::pool::member::Side;
+
+/// How long a comm has carried no message before it rests. What it gives back costs some page faults to have again.
+const REST_AFTER: Duration = Duration::secs(1);
+
+/// Fruitless polls of a lane between two looks whether it should rest.
+const LOOK_POLLS: u32 = 64;
+
+/// Since when a comm has carried no message.
+#[derive(Debug, Default)]
+pub(crate) struct Idle {
+    since: Option<Instant>,
+    /// Messages it had carried then.
+    messages: u64,
+    /// It has given back what it could since.
+    rests: bool,
+}
+
+impl Idle {
+    /// Whether it is time to rest: once for each time that it falls idle.
+    fn begins_rest(&mut self, messages: u64, now: Instant) -> bool {
+        let since = match self.since {
+            Some(since) if self.messages == messages => since,
+            _ => {
+                *self = Self { since: Some(now), messages, rests: false };
+                now
+            }
+        };
+        let long = now - since >= REST_AFTER;
+        let begins = long && !self.rests;
+        self.rests |= begins;
+        begins
+    }
+}
+
+impl<F: Fabric, H: Host> Engine<F, H> {
+    /// A lane that nobody waits for was polled.
+    #[inline]
+    pub(crate) fn may_rest(&self, turn: &mut Turn<'_, F::Rail>) {
+        if turn.open.idle.is_multiple_of(LOOK_POLLS) && turn.open.idle > 0 {
+            self.rest_if_idle(turn);
+        }
+    }
+
+    /// Gives back what an idle comm does not need.
+    #[cold]
+    pub(crate) fn rest_if_idle(&self, turn: &mut Turn<'_, F::Rail>) {
+        let Turn { open, rails, shared, .. } = turn;
+        let mutant = self.params.mutant;
+        let messages = match &open.side {
+            Side::Send(lane) => lane.sent,
+            Side::Recv(lane) => lane.arrived,
+        };
+        if open.fault.is_some() || !open.idle_for.begins_rest(messages, self.host.now()) {
+            return;
+        }
+        match &mut open.side {
+            _ if mutant.is("engine-never-rests") => {}
+            Side::Send(lane) => {
+                lane.paths.rest(rails);
+            }
+            Side::Recv(lane) => {
+                let others = shared.iter_mut().flat_map(|neighbours| neighbours.others.iter_mut());
+                let held =
+                    others.filter(|_| !mutant.is("ride-rests-on-others")).any(|o| o.side.holds_eager());
+                lane.rest(rails, held);
+            }
+        }
+    }
+}
+
+impl Side {
+    /// Whether a message lies in a bounce buffer that is this comm's.
+    fn holds_eager(&self) -> bool {
+        matches!(self, Self::Recv(lane) if lane.receiver.holds_eager())
+    }
+}
+
+impl RecvLane {
+    /// Empties the bounce buffers, unless a message is in one, of this comm or, as `held` says, of another one of its group.
+    fn rest(&mut self, rails: &mut Rails<impl Rail>, held: bool) {
+        let holds = held || self.receiver.holds_eager() && !self.plan.mutant.is("engine-rests-on-messages");
+        if self.paths.rest(rails) && !holds {
+            self.empty_bounces();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_comm_rests_once_after_a_while_without_messages() {
+        let at = |millis: u64| Instant(millis * 1_000_000);
+        let mut idle = Idle::default();
+        let mut look = |messages, millis| idle.begins_rest(messages, at(millis));
+        assert!(!look(0, 5_000) && !look(0, 5_999));
+        assert!(look(0, 6_000) && !look(0, 6_001) && !look(0, 60_000), "once");
+        assert!(!look(1, 60_001) && !look(2, 61_500) && !look(2, 62_499), "each message starts it anew");
+        assert!(look(2, 62_500) && !look(2, 64_000));
+    }
+}

@@ -1,0 +1,118 @@
+//! Whether what the groups of an engine have given out adds up, and is back when nobody rides any more. For leak checks; it
+//! waits for each lane, and decides nothing.
+
+use trunkline_fabric::{Fabric, Host, Rail};
+use trunkline_proto::pool::{GroupUsage, Usage};
+
+use super::{CHUNK, Group, Groups, Seats, Shared};
+use crate::pool::member::Side;
+use crate::pool::ride::Made;
+use crate::{CommId, Engine};
+
+/// What an engine's shared queue pairs have in use.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct Riding {
+    /// What the pool has.
+    pub pool: Usage,
+    /// Lanes that hold a group, those of comms alone included.
+    pub lanes: usize,
+    /// Seats of all groups that comms share, of closed comms too.
+    pub seats: usize,
+    /// Comms that ride, as the control plane knows them.
+    pub riders: usize,
+    /// Attempts to connect that are not forgotten.
+    pub attempts: usize,
+    /// Completions and messages that were nobody's, in the groups there are.
+    pub dropped: u64,
+    /// Each group of the pool.
+    pub groups: Vec<GroupUsage>,
+    /// The pipeline of the first link of each group, or comm alone.
+    pub pipelines: Vec<u32>,
+    /// The first group whose books do not balance.
+    pub wrong: Option<String>,
+}
+
+impl<F: Fabric, H: Host> Engine<F, H> {
+    /// What shared queue pairs have in use.
+    pub fn riding(&self) -> Riding {
+        let control = self.control.claim();
+        let mut riding = Riding {
+            pool: control.pool.usage(),
+            groups: control.pool.groups().collect(),
+            riders: control.riders.len(),
+            attempts: control.attempts.len(),
+            ..Riding::default()
+        };
+        self.groups.each(|lane, group| {
+            let made = control.attempts.iter().filter_map(|(_, attempt)| attempt.lane.as_ref());
+            let left = control.leftovers.iter().filter_map(|leftover| leftover.made.as_ref());
+            let made = made.chain(left).map(|(_, made)| made);
+            let asks = made.filter(|made| matches!(made, Made::Rider { lane: of, .. } if *of == lane));
+            group.audit(lane, asks.count(), &mut riding);
+        });
+        riding
+    }
+
+    /// The name of the group that a comm rides on, among those of this engine now; `None` for one that shares nothing.
+    pub fn group_of(&self, comm: CommId) -> Option<u32> {
+        let seat = self.comms.get(comm)?.seat();
+        (seat.member != 0).then_some(seat.lane)
+    }
+}
+
+impl<R: Rail> Groups<R> {
+    fn each(&self, mut look: impl FnMut(u32, &mut Group<R>)) {
+        for lane in 0..self.free.lock().fresh {
+            let chunk = self.chunks.get(lane as usize / CHUNK);
+            if chunk.and_then(std::sync::OnceLock::get).is_some()
+                && let Some(group) = self.claim_lane(lane).as_mut()
+            {
+                look(lane, group);
+            }
+        }
+    }
+}
+
+impl<R: Rail> Group<R> {
+    fn first_pipeline(&self) -> Option<u32> {
+        let open = match &self.seats {
+            Seats::Alone(open) => open,
+            Seats::Shared(shared) => shared.members.iter().next()?,
+        };
+        let path = match &open.side {
+            Side::Send(lane) => lane.paths.leader(),
+            Side::Recv(lane) => lane.paths.leader(),
+        };
+        self.rails.get(path.rail).pipeline(path.link)
+    }
+
+    /// Adds what this group has; `asks` attempts have a mailbox of it.
+    fn audit(&mut self, lane: u32, asks: usize, riding: &mut Riding) {
+        riding.lanes += 1;
+        riding.pipelines.extend(self.first_pipeline());
+        let Seats::Shared(shared) = &self.seats else { return };
+        let Shared { members, common } = &**shared;
+        riding.seats += members.len();
+        riding.dropped += common.dropped;
+        let (mut lots, mut ranges, mut eager, mut slices) = (asks, 0, 0, 0);
+        for open in members.iter() {
+            lots += usize::from(open.lot.is_some());
+            match &open.side {
+                Side::Send(lane) => (eager, slices) = (eager + lane.part.eager, slices + lane.part.slices),
+                Side::Recv(lane) => ranges += usize::from(lane.part.range.is_some()),
+            }
+        }
+        let given = (
+            common.slab.used(),
+            common.receiving.as_ref().map_or(0, |receiving| receiving.ranges.used()),
+            self.rails.eager.as_ref().map_or(0, trunkline_proto::pool::credits::Credits::used),
+            self.rails.slices.used(),
+        );
+        let held = (lots, ranges, eager, slices);
+        if given != held && riding.wrong.is_none() {
+            riding.wrong = Some(format!(
+                "group {lane}: mailboxes, ranges, eager credits and slices given {given:?}, held {held:?}"
+            ));
+        }
+    }
+}

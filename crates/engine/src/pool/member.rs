@@ -1,0 +1,482 @@
+//! An open comm as a member of its group: which side it is, and what becomes of what its rails have finished. Used only
+//! under the group's lane.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use trunkline_fabric::{Completion, Done, Rail, Status};
+use trunkline_proto::counters::Counts;
+use trunkline_proto::pool::Place;
+use trunkline_proto::slots::SlotId;
+use trunkline_proto::time::{Duration, Instant};
+use trunkline_proto::wire::status::{self as shown, Direction, State};
+
+use crate::comm::Peer;
+use crate::comm::recv::RecvLane;
+use crate::comm::request::Requests;
+use crate::comm::send::SendLane;
+use crate::link::news::Word;
+use crate::link::path::{PROBE, Paths};
+use crate::link::rails::Rails;
+use crate::memory::regions::Regions;
+use crate::memory::rest::Idle;
+use crate::memory::slab::Lot;
+use crate::status::Row;
+use crate::{CommFault, CommId, Mutant};
+
+/// Completions taken from a rail at once.
+pub(crate) const BATCH: usize = 16;
+
+/// Batches taken when a peer is gone, to find what it sent before.
+pub(crate) const DRAIN_MAX: usize = 4096;
+
+/// Where rails put completions.
+pub(crate) type Batch = [Completion; BATCH];
+
+/// An open comm, as a member of its group.
+pub(crate) struct Open {
+    /// Which comm that is.
+    pub(crate) id: CommId,
+    pub(crate) side: Side,
+    pub(crate) peer: Arc<Peer>,
+    pub(crate) ends: Ends,
+    pub(crate) fault: Option<CommFault>,
+    /// Fruitless polls since the last look at the control stream.
+    pub(crate) idle: u32,
+    /// When the control stream was last looked at, as far as the clock was asked.
+    pub(crate) looked: Option<Instant>,
+    /// The link carries nothing more; the control stream will say why.
+    pub(crate) link_down: bool,
+    /// What the network said of it, if anything.
+    pub(crate) ended_by: Status,
+    /// How long that, or the peer's close, has been looked at.
+    pub(crate) down: Option<Down>,
+    /// What is to be said on the control stream, where there are several links.
+    pub(crate) words: Vec<Word>,
+    /// Whether it should give memory back.
+    pub(crate) idle_for: Idle,
+    /// When links were last looked after, where there are several.
+    pub(crate) tended: Instant,
+    /// The peer's joins when links were last hurried for them.
+    pub(crate) joins: u32,
+    /// When the network was last asked whether the links carry.
+    pub(crate) asked: Instant,
+    /// How long none of its links has carried, while others are made.
+    pub(crate) adrift: Option<Down>,
+    /// Polls, where there are several links.
+    pub(crate) turns: u32,
+    /// There are several links.
+    pub(crate) many: bool,
+    /// Its caller has closed it, or it shares its link and has failed: these take what still completes.
+    pub(crate) closed: Option<Box<Requests>>,
+    /// It takes nothing in any more: it has failed, or is closed, and its group goes on.
+    pub(crate) withdrawn: bool,
+    /// Its place in the pool.
+    pub(crate) place: Option<Place>,
+    /// What its group calls it, as bits; 0 where there are no others.
+    pub(crate) member: u32,
+    /// Its mailbox, if that is one of its group's.
+    pub(crate) lot: Option<Lot>,
+    /// The other end was told that nothing of this one will land any more.
+    pub(crate) quiet: bool,
+    /// The peer wants to know when nothing of this end will land any more.
+    pub(crate) stopped: bool,
+    /// The peer was asked that.
+    pub(crate) stops: bool,
+    /// How long memory that messages use is to be given back.
+    pub(crate) revoking: Option<Down>,
+    /// What proves that all it has posted has completed is to be posted, because the peer waits for that.
+    pub(crate) ending: bool,
+    /// It has failed in another member's turn, and its owner was not told.
+    pub(crate) untold: bool,
+}
+
+/// A peer that has closed or a link that has ended, which is looked at until all that can still come has come.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Down {
+    /// The last look.
+    looked: Instant,
+    /// How long it has been looked at.
+    waited: Duration,
+}
+
+impl Down {
+    /// Looks again; returns how long that has been going on. Between two looks at most `step` counts: who made no call
+    /// for longer was stopped, and finds what came meanwhile only now.
+    pub(crate) fn look(down: &mut Option<Self>, now: Instant, step: Duration) -> Duration {
+        let Self { looked, waited } = down.unwrap_or(Self { looked: now, waited: Duration::default() });
+        let waited = Duration(waited.0.saturating_add((now - looked).min(step).0));
+        *down = Some(Self { looked: now, waited });
+        waited
+    }
+}
+
+/// How the two ends of a comm name it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ends {
+    pub(crate) stream: SlotId,
+    /// What CLOSE must name.
+    pub(crate) remote: u64,
+    /// Our attempt, if we asked for the comm.
+    pub(crate) attempt: Option<SlotId>,
+}
+
+/// Which side of the comm this process is. Large as it is, it is made once and then stays where it is.
+#[expect(clippy::large_enum_variant, reason = "one lives in each comm, and is reached on every call")]
+pub(crate) enum Side {
+    /// It sends.
+    Send(SendLane),
+    /// It receives.
+    Recv(RecvLane),
+}
+
+impl Side {
+    #[inline]
+    pub(crate) fn paths(&mut self) -> &mut Paths {
+        match self {
+            Self::Send(lane) => &mut lane.paths,
+            Self::Recv(lane) => &mut lane.paths,
+        }
+    }
+
+    /// A path is of no more use, others may be.
+    #[cold]
+    pub(crate) fn lose(&mut self, rails: &mut Rails<impl Rail>, path: usize) {
+        match self {
+            Self::Send(lane) => lane.lose(rails, path),
+            Self::Recv(lane) => lane.lose(rails, path),
+        }
+    }
+
+    /// Whether the NIC has messages that may wait for their other half.
+    pub(crate) fn waits_in_nic(&self) -> bool {
+        match self {
+            Self::Send(lane) => lane.plan.matched && lane.posted > 0,
+            Self::Recv(lane) => lane.matched_posted > 0 || !lane.matched_due.is_empty(),
+        }
+    }
+
+    /// In the `wr_id` of all it posts.
+    pub(crate) fn tag(&self) -> u64 {
+        match self {
+            Self::Send(lane) => lane.part.tag,
+            Self::Recv(lane) => lane.part.tag,
+        }
+    }
+
+    pub(crate) fn mutant(&self) -> Mutant {
+        match self {
+            Self::Send(lane) => lane.plan.mutant,
+            Self::Recv(lane) => lane.plan.mutant,
+        }
+    }
+
+    pub(crate) fn regions(&mut self) -> &mut Regions {
+        match self {
+            Self::Send(lane) => &mut lane.regions,
+            Self::Recv(lane) => &mut lane.regions,
+        }
+    }
+
+    /// The link flushes what is posted: its other end is gone, in order or not.
+    #[cold]
+    pub(crate) fn gone(&mut self) {
+        if let Self::Recv(lane) = self {
+            lane.gone = true;
+        }
+    }
+
+    #[inline]
+    pub(crate) fn on_completion(
+        &mut self,
+        rails: &mut Rails<impl Rail>,
+        requests: &Requests,
+        path: usize,
+        completion: &Completion,
+    ) -> Result<(), CommFault> {
+        match self {
+            Self::Send(lane) => lane.on_completion(rails, requests, completion),
+            Self::Recv(lane) => lane.on_completion(rails, requests, path, completion),
+        }
+    }
+}
+
+impl Open {
+    pub(crate) fn new(mut side: Side, peer: Arc<Peer>, ends: Ends) -> Self {
+        let many = side.paths().are_many();
+        let joins = peer.joins.load(Ordering::Relaxed);
+        Self {
+            id: CommId { index: 0, generation: 0 },
+            side,
+            peer,
+            ends,
+            fault: None,
+            idle: 0,
+            looked: None,
+            link_down: false,
+            ended_by: Status::Flushed,
+            down: None,
+            words: Vec::new(),
+            idle_for: Idle::default(),
+            tended: Instant::default(),
+            joins,
+            asked: Instant::default(),
+            adrift: None,
+            turns: 0,
+            many,
+            closed: None,
+            withdrawn: false,
+            place: None,
+            member: 0,
+            lot: None,
+            quiet: false,
+            stopped: false,
+            stops: false,
+            revoking: None,
+            ending: false,
+            untold: false,
+        }
+    }
+
+    /// Posts what was waiting for credit, after what the rails had finished was taken.
+    #[inline]
+    pub(crate) fn go_on(&mut self, rails: &mut Rails<impl Rail>, requests: &Requests) {
+        let posted = match &mut self.side {
+            Side::Recv(lane) => lane.go_on(rails, requests),
+            Side::Send(lane) => {
+                if !self.link_down {
+                    lane.polled(rails, requests);
+                }
+                let waits = lane.plan.mutant.is("engine-waits-for-completions");
+                if waits { Ok(()) } else { lane.post_due(rails, requests) }
+            }
+        };
+        if let Err(fault) = posted {
+            self.fail(rails, requests, fault);
+        }
+        self.link_down |= matches!(&self.side, Side::Recv(lane) if lane.gone);
+    }
+
+    /// Takes one completion.
+    #[inline]
+    pub(crate) fn on_completion(
+        &mut self,
+        rails: &mut Rails<impl Rail>,
+        requests: &Requests,
+        rail: usize,
+        completion: &Completion,
+    ) -> Result<(), CommFault> {
+        let &Completion { status, wr_id, done, link, .. } = completion;
+        let path = match self.many {
+            false => 0,
+            // Of a link that was destroyed nothing comes any more.
+            true => match self.side.paths().of_link(rail, link) {
+                Some(path) => path,
+                None => return Ok(()),
+            },
+        };
+        if status != Status::Ok && self.is_end(rails, status) {
+            self.lost(rails, path);
+            return Ok(());
+        }
+        if self.many && wr_id >= PROBE && done == Done::Posted {
+            self.on_link_sign(path, wr_id);
+            return Ok(());
+        }
+        self.side.on_completion(rails, requests, path, completion)
+    }
+
+    /// Whether a link has ended, which the comm may live through or has to be told the reason of.
+    #[cold]
+    fn is_end(&mut self, rails: &Rails<impl Rail>, status: Status) -> bool {
+        if status != Status::Flushed {
+            self.ended_by = status;
+        }
+        // Where there is no other link, a number of the network's own is the reason.
+        let reason = !self.many || rails.mutant.is("engine-fails-for-a-number");
+        status.is_of_link() && !(reason && matches!(status, Status::Other(_)))
+    }
+
+    /// A link gives back what was posted: it carries nothing more.
+    #[cold]
+    pub(crate) fn lost(&mut self, rails: &mut Rails<impl Rail>, path: usize) {
+        if let Side::Recv(lane) = &mut self.side {
+            lane.forget_end();
+        }
+        if self.side.paths().are_many() {
+            self.side.lose(rails, path);
+        } else {
+            self.link_down = true;
+            self.side.gone();
+        }
+    }
+
+    /// Whether the peer waits to hear that nothing of this end will land any more.
+    pub(crate) fn is_stopped(&self) -> bool {
+        self.stopped && !self.quiet
+    }
+
+    /// The name that the peer has for it.
+    pub(crate) fn name(&self) -> u64 {
+        self.ends.attempt.map_or(self.id.to_bits(), SlotId::to_bits)
+    }
+
+    /// Whether others ride on the same link.
+    #[inline]
+    pub(crate) fn rides(&self) -> bool {
+        self.member != 0
+    }
+
+    /// It is of no more use, the link of its group is: what completes for it is nobody's news, and what lies in bounce
+    /// buffers goes to nobody.
+    pub(crate) fn withdraw(&mut self, rails: &mut Rails<impl Rail>) {
+        self.withdrawn = true;
+        if self.closed.is_none() {
+            self.closed = Some(Box::new(Requests::closed(Row::unseen, self.side.mutant())));
+        }
+        match &mut self.side {
+            Side::Send(lane) => lane.take_matched_back(rails),
+            Side::Recv(lane) => {
+                lane.take_matched_back(rails);
+                lane.forget_eager(rails);
+            }
+        }
+    }
+
+    /// Messages that it has sent, or that have arrived.
+    pub(crate) fn messages(&self) -> u64 {
+        match &self.side {
+            Side::Send(lane) => lane.sent,
+            Side::Recv(lane) => lane.arrived,
+        }
+    }
+
+    /// Ends what its caller has registered, where others share the link: whether nothing can use that memory any more.
+    pub(crate) fn gives_memory_back(&mut self, rails: &Rails<impl Rail>) -> bool {
+        let given = match &mut self.side {
+            Side::Send(lane) => !lane.reads_user_memory(rails),
+            Side::Recv(lane) => !lane.regions.any_in_use() || lane.retires(rails),
+        };
+        self.side.regions().retire_all() && given
+    }
+
+    /// How the status page shows it.
+    pub(crate) fn shown(&mut self, generation: u16, now: Instant) -> shown::Comm {
+        let nics: Vec<u16> = self.side.paths().iter().map(|path| path.nic as u16).collect();
+        shown::Comm {
+            state: State::Open,
+            direction: match self.side {
+                Side::Send(_) => Direction::Send,
+                Side::Recv(_) => Direction::Recv,
+            },
+            links: shown::Links::new(&nics, self.side.paths().carrying()),
+            generation,
+            fault: None,
+            peer: self.peer.process,
+            opened: now.0,
+            ride: None,
+            before: Counts::default(),
+        }
+    }
+
+    /// The link is of no more use: every outstanding request fails once.
+    pub(crate) fn fail(
+        &mut self,
+        rails: &mut Rails<impl Rail>,
+        requests: &Requests,
+        fault: CommFault,
+    ) -> usize {
+        let fault = match fault {
+            CommFault::Link(_) if self.peer.dead.load(Ordering::Relaxed) => {
+                CommFault::PeerDead(self.peer.process)
+            }
+            other => other,
+        };
+        if self.fault.is_none() {
+            self.fault = Some(fault);
+        }
+        if self.member == 0 || self.side.mutant().is("ride-fails-for-all") {
+            self.side.paths().fail(rails);
+        } else {
+            self.withdraw(rails);
+        }
+        requests.fail_all()
+    }
+
+    /// The peer closed its end after so many messages. Returns whether all that can still happen here has happened.
+    pub(crate) fn on_peer_closed(&mut self, requests: &Requests, messages: u64) -> bool {
+        match &mut self.side {
+            // A flush needs no peer; what it makes visible has arrived.
+            Side::Recv(lane) if lane.plan.mutant.is("engine-close-fails-early") => true,
+            Side::Recv(lane) => (lane.arrived >= messages || self.link_down) && !lane.flushing(),
+            Side::Send(lane) => {
+                if lane.sent <= messages && !lane.plan.mutant.is("engine-close-loses-last-sends") {
+                    lane.complete_all(requests);
+                }
+                true
+            }
+        }
+    }
+
+    /// The peer is gone: takes what it sent before, then fails what can never be done. Returns how many failed.
+    pub(crate) fn on_peer_gone(
+        &mut self,
+        rails: &mut Rails<impl Rail>,
+        batch: &mut Batch,
+        requests: &Requests,
+        fault: CommFault,
+    ) -> usize {
+        if self.fault.is_some() {
+            return 0;
+        }
+        if matches!(fault, CommFault::PeerDead(_)) {
+            self.side.paths().fail(rails);
+        }
+        let drains = if self.side.mutant().is("engine-skips-drain") { 0 } else { DRAIN_MAX };
+        for rail in 0..rails.len() {
+            if let Err(fault) = self.drain(rails, batch, requests, rail, drains) {
+                return self.fail(rails, requests, fault);
+            }
+        }
+        self.fail_rest(rails, requests, fault)
+    }
+
+    /// The peer is gone and what it sent before was taken: fails what can never be done. Returns how many failed.
+    pub(crate) fn fail_rest(
+        &mut self,
+        rails: &mut Rails<impl Rail>,
+        requests: &Requests,
+        fault: CommFault,
+    ) -> usize {
+        match &mut self.side {
+            // What has arrived may still be asked for; only what cannot come any more fails.
+            Side::Recv(lane) if !requests.pending() => {
+                lane.gone = true;
+                0
+            }
+            _ => self.fail(rails, requests, fault),
+        }
+    }
+
+    /// Takes what a rail has finished well.
+    fn drain(
+        &mut self,
+        rails: &mut Rails<impl Rail>,
+        batch: &mut Batch,
+        requests: &Requests,
+        rail: usize,
+        most: usize,
+    ) -> Result<(), CommFault> {
+        for _ in 0..most {
+            let taken = rails.poll(rail, batch);
+            let well = |completion: &&Completion| completion.status == Status::Ok && completion.wr_id < PROBE;
+            for completion in batch[..taken].iter().filter(well) {
+                self.on_completion(rails, requests, rail, completion)?;
+            }
+            if taken == 0 {
+                break;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,8 @@
+//! Groups of shared queue pairs, and the comms that use them as members. The rules are in [`trunkline_proto::pool`]; here they meet
+//! rails and links. Called at set-up, at the end, and for completions.
+
+pub(crate) mod groups;
+pub(crate) mod member;
+pub(crate) mod part;
+pub(crate) mod revoke;
+pub(crate) mod ride;

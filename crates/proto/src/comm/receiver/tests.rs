@@ -1,0 +1,397 @@
+//! Sender and receiver together, over a mailbox and a wire that the test reorders.
+
+use alloc::collections::VecDeque;
+use alloc::vec;
+use alloc::vec::Vec;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::comm::sender::{Isend, Mailbox, Sender};
+use crate::limits::{EAGER_CREDITS_MAX, MEMBER_MAILBOX_BYTES, TOKENS_MAX};
+use crate::wire::cts::{self, Cts, Others};
+use crate::wire::frame::Region;
+use crate::wire::layout::Layout;
+
+struct Box64(Vec<u64>);
+
+impl Mailbox for Box64 {
+    fn word(&self, offset: u64) -> u64 {
+        self.0[offset as usize / 8]
+    }
+}
+
+enum Flying {
+    Eager(Eager, usize),
+    Direct(Token, usize),
+}
+
+/// One comm: messages and buffers are known by their position in the order of their calls.
+struct Pair {
+    sender: Sender,
+    receiver: Receiver,
+    lines: Lines,
+    mailbox: Box64,
+    /// Records under way, and where they land.
+    records: VecDeque<(usize, Cts)>,
+    /// The receive whose record lies there, by line.
+    written: Vec<Option<u32>>,
+    wire: VecDeque<Flying>,
+    /// For each bounce buffer the message in it.
+    bounced: Vec<usize>,
+    /// Buffer number by token slot.
+    buffers: Vec<usize>,
+    /// (message, buffer) pairs that happened.
+    pairs: Vec<(usize, usize)>,
+    posted: usize,
+    outstanding: usize,
+}
+
+impl Pair {
+    fn new(start: u32, mutant: Mutant) -> Self {
+        Self {
+            sender: Sender::starting_at(start, 64, 8, mutant),
+            receiver: Receiver::starting_at(start, mutant),
+            lines: Lines::One,
+            mailbox: Box64(vec![0; Lines::One.mailbox_bytes() / 8]),
+            written: vec![None; Lines::One.mailbox_bytes() / cts::BYTES],
+            records: VecDeque::new(),
+            wire: VecDeque::new(),
+            bounced: Vec::new(),
+            buffers: vec![0; TOKENS_MAX],
+            pairs: Vec::new(),
+            posted: 0,
+            outstanding: 0,
+        }
+    }
+
+    /// The two ends of a member of a group.
+    fn in_group(start: u32, lines: Lines, mutant: Mutant) -> Self {
+        let links = if lines == Lines::One { 1 } else { 2 };
+        let sender = Sender::starting_at(start, 64, EAGER_CREDITS_MAX as u32, mutant);
+        Self {
+            sender: sender.over(links).in_group(),
+            receiver: Receiver::starting_at(start, mutant).in_range(7, lines),
+            lines,
+            mailbox: Box64(vec![0; MEMBER_MAILBOX_BYTES / 8]),
+            ..Self::new(start, mutant)
+        }
+    }
+
+    fn irecv(&mut self, tags: &[u32]) -> bool {
+        let Some(id) = self.receiver.on_irecv(tags.iter().map(|&tag| (tag, 64))) else { return false };
+        for (index, &tag) in tags.iter().enumerate() {
+            let (number, token, count) = self.receiver.announcement(id, index);
+            self.buffers[token.slot()] = self.posted;
+            self.posted += 1;
+            let index = index as u8;
+            let at = match self.receiver.ring() {
+                None => cts::offset(number, index.into(), self.lines),
+                Some(ring) => ring.offset(number, index.into()),
+            };
+            let record = Cts { number, index, count, addr: 0, len: 64, tag, token, key: 0 };
+            self.records.push_back((at as usize, record));
+        }
+        self.outstanding += 1;
+        self.deliver();
+        true
+    }
+
+    fn isend(&mut self, message: usize, tag: u32, len: u64) -> bool {
+        match self.sender.on_isend(&self.mailbox, tag, len).unwrap() {
+            Isend::NotYet => return false,
+            Isend::Direct(cts) => {
+                assert_eq!(self.sender.others(&self.mailbox, &cts).is_some(), self.lines == Lines::Two);
+                self.wire.push_back(Flying::Direct(cts.token, message));
+            }
+            Isend::Eager(header) => self.wire.push_back(Flying::Eager(header, message)),
+        }
+        true
+    }
+
+    fn record_arrives(&mut self) {
+        let Some((at, record)) = self.records.pop_front() else { return };
+        let Cts { number, index, .. } = record;
+        if let Some(before) = self.written[at / cts::BYTES].replace(number) {
+            let read = self.sender.next_number().wrapping_sub(before).cast_signed() > 0;
+            let done = self.receiver.outstanding(before).is_none();
+            assert!(read && done, "the record of receive {before} is overwritten by that of {number}");
+        }
+        let lines = self.mailbox.0[at / 8..].chunks_exact_mut(cts::WORDS);
+        let second = Others { number, index, places: [Region { key: 0, addr: 0 }; 3] }.to_words();
+        for (line, words) in
+            lines.zip([record.to_words(), second]).take(self.lines.record_bytes() / cts::BYTES)
+        {
+            line.copy_from_slice(&words);
+        }
+    }
+
+    fn message_arrives(&mut self, which: usize) {
+        if self.wire.is_empty() {
+            return;
+        }
+        let which = which % self.wire.len();
+        match self.wire.remove(which).unwrap() {
+            Flying::Eager(header, message) => {
+                self.bounced.push(message);
+                self.receiver.on_eager(header, self.bounced.len() as u32 - 1).unwrap();
+                self.deliver();
+            }
+            Flying::Direct(token, message) => {
+                self.pairs.push((message, self.buffers[token.slot()]));
+                let arrival = self.receiver.on_imm(Imm::Full(token), 0).unwrap();
+                assert_ne!(arrival, Arrival::Stale);
+                self.ended(arrival);
+            }
+        }
+    }
+
+    fn deliver(&mut self) {
+        while let Some(delivery) = self.receiver.next_delivery().unwrap() {
+            self.pairs.push((self.bounced[delivery.bounce as usize], self.buffers[delivery.token.slot()]));
+            let arrival = self.receiver.delivered(&delivery);
+            self.ended(arrival);
+        }
+    }
+
+    fn ended(&mut self, arrival: Arrival) {
+        if let Arrival::Done(id) = arrival {
+            self.receiver.finish(id, |_, _| {});
+            self.outstanding -= 1;
+        }
+    }
+}
+
+/// A plan: groups of tags for receives; the same tags, in another order within a group, for sends.
+fn run(groups: &[Vec<u32>], script: &[u8], ordered: bool, pair: Pair) -> Result<(), TestCaseError> {
+    let mut sends: Vec<(usize, u32)> = Vec::new();
+    for group in groups {
+        let mut tags = group.clone();
+        tags.reverse();
+        for tag in tags {
+            sends.push((sends.len(), tag));
+        }
+    }
+    let mut pair = pair;
+    let mut to_send: VecDeque<(usize, u32)> = sends.iter().copied().collect();
+    let mut to_post = groups.iter();
+    let mut next_post = to_post.next();
+    let mut script = script.iter().copied().cycle();
+    for step in 0..200_000_u32 {
+        let Some(byte) = script.next() else { break };
+        match (u32::from(byte) + step) % 5 {
+            0 => {
+                if let Some(tags) = next_post
+                    && pair.irecv(tags)
+                {
+                    next_post = to_post.next();
+                }
+            }
+            1 | 2 => {
+                // Any of the next few sends may be tried, as interleaved callers do; a refused one is tried again.
+                let which = usize::from(byte >> 3) % to_send.len().clamp(1, 4);
+                let earlier = |tag| to_send.iter().take(which).any(|&(_, t)| t == tag);
+                if let Some(&(message, tag)) = to_send.get(which)
+                    && !earlier(tag)
+                    && pair.isend(message, tag, if byte & 1 == 0 { 8 } else { 64 })
+                {
+                    to_send.remove(which);
+                }
+            }
+            3 => pair.record_arrives(),
+            _ => pair.message_arrives(if ordered { 0 } else { usize::from(byte) }),
+        }
+        if to_send.is_empty() && next_post.is_none() && pair.outstanding == 0 {
+            break;
+        }
+    }
+    prop_assert!(to_send.is_empty() && pair.outstanding == 0, "stuck: {} unsent", to_send.len());
+    let buffers: Vec<u32> = groups.iter().flatten().copied().collect();
+    for tag in 0..4 {
+        let of_tag: Vec<usize> = (0..buffers.len()).filter(|&b| buffers[b] == tag).collect();
+        let mut got: Vec<(usize, usize)> =
+            pair.pairs.iter().copied().filter(|&(_, b)| buffers[b] == tag).collect();
+        got.sort_unstable();
+        let expected: Vec<(usize, usize)> =
+            sends.iter().filter(|s| s.1 == tag).map(|s| s.0).zip(of_tag.iter().copied()).collect();
+        prop_assert_eq!(got, expected, "tag {}", tag);
+    }
+    Ok(())
+}
+
+fn groups() -> impl Strategy<Value = Vec<Vec<u32>>> {
+    prop::collection::vec(prop::collection::vec(0..4_u32, 1..=8), 1..150)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn the_kth_send_of_a_tag_fills_its_kth_buffer(
+        groups in groups(),
+        script: [u8; 97],
+        wraps: bool,
+        ordered: bool,
+    ) {
+        let start = if wraps { u32::MAX - 20 } else { 1 };
+        run(&groups, &script, ordered, Pair::new(start, planted()))?;
+    }
+
+    #[test]
+    fn a_member_pairs_alike_and_overwrites_nothing_that_may_be_read(
+        groups in groups(),
+        script: [u8; 97],
+        wraps: bool,
+        ordered: bool,
+        two: bool,
+    ) {
+        let start = if wraps { u32::MAX - 20 } else { 1 };
+        let lines = if two { Lines::Two } else { Lines::One };
+        run(&groups, &script, ordered, Pair::in_group(start, lines, planted()))?;
+    }
+}
+
+#[test]
+fn a_member_knows_which_records_have_their_places() {
+    for lines in [Lines::One, Lines::Two] {
+        let mut ring = Ring::new(1, lines, planted());
+        let records = ring.records() as usize;
+        for number in 1..=records as u32 {
+            assert!(ring.take(number, 1, |_| false) && ring.holds(1), "{number}");
+        }
+        let next = records as u32 + 1;
+        assert!(ring.take(next, 8, |_| false));
+        let held = (2..=next).map(|number| ring.holds(number)).filter(|&held| held).count();
+        assert_eq!((held, ring.holds(8), ring.holds(9)), (records - 8 + 1, false, true));
+        let first = Layout::member(lines).begin(1);
+        assert_eq!(ring.offset(next, 0), u64::from(first), "the ring has gone around");
+    }
+}
+
+/// Receives that eager messages have filled, as many as there can be without the sender's having read of one, and then as
+/// many others as may be outstanding: their records just find room.
+#[test]
+fn a_member_begins_as_many_receives_as_its_mailbox_has_room_for() {
+    for (lines, count) in
+        [(Lines::One, 1), (Lines::One, 8), (Lines::Two, 1), (Lines::Two, 3), (Lines::Two, 8)]
+    {
+        let mut pair = Pair::in_group(u32::MAX - 40, lines, planted());
+        for round in 0..5 {
+            for message in 0..EAGER_CREDITS_MAX {
+                assert!(pair.isend(message, 0, 8), "round {round}");
+                pair.message_arrives(0);
+            }
+            for _ in 0..EAGER_CREDITS_MAX {
+                assert!(pair.irecv(&[0]));
+            }
+            assert_eq!(pair.outstanding, 0, "all are done, and no record has come");
+            let tags = vec![1; count];
+            let begun = (0..).take_while(|_| pair.irecv(&tags)).count();
+            let room = Layout::member(lines).window() as usize / count;
+            assert_eq!(begun, room.min(RANGE_RECVS), "{lines:?} of {count}");
+            while !pair.records.is_empty() {
+                pair.record_arrives();
+            }
+            for message in 0..begun * count {
+                assert!(pair.isend(message, 1, 64), "{message} of {lines:?} of {count}");
+                pair.message_arrives(0);
+            }
+            assert_eq!(pair.outstanding, 0);
+        }
+    }
+}
+
+/// The bug that `cargo xtask mutants` asks for, if any.
+fn planted() -> Mutant {
+    #[cfg(feature = "mutants")]
+    if let Ok(name) = std::env::var("TRUNKLINE_MUTANT") {
+        return Mutant::named(std::string::String::leak(name));
+    }
+    Mutant::NONE
+}
+
+fn single(tag: u32) -> Receiver {
+    let mut receiver = Receiver::new(planted());
+    assert_eq!(receiver.on_irecv([(tag, 100)].into_iter()), Some(RecvId(1)));
+    receiver
+}
+
+#[test]
+fn a_late_immediate_of_an_earlier_use_is_stale() {
+    let mut receiver = single(0);
+    let (_, token, _) = receiver.announcement(RecvId(1), 0);
+    assert_eq!(receiver.on_imm(Imm::Full(token), 0), Ok(Arrival::Done(RecvId(1))));
+    let mut sizes = Vec::new();
+    receiver.finish(RecvId(1), |index, len| sizes.push((index, len)));
+    assert_eq!(sizes, [(0, 100)]);
+    assert_eq!(receiver.on_imm(Imm::Full(token), 0), Ok(Arrival::Stale), "nobody waits there");
+    for _ in 0..RECVS_MAX {
+        assert!(receiver.on_irecv([(0, 100)].into_iter()).is_some());
+    }
+    let (_, next, _) = receiver.announcement(RecvId(1), 0);
+    assert_eq!((next.slot(), next.generation()), (token.slot(), token.generation() + 1));
+    assert_eq!(receiver.on_imm(Imm::Full(token), 0), Ok(Arrival::Stale), "somebody else waits there");
+    assert_eq!(receiver.on_imm(Imm::Full(next), 0), Ok(Arrival::Done(RecvId(1))));
+    assert_eq!(receiver.on_imm(Imm::Full(Token::new(0x3fff, 0)), 0), Ok(Arrival::Stale), "no such slot");
+}
+
+#[test]
+fn stripes_count_once_and_wait_for_the_fin() {
+    let mut receiver = single(0);
+    let (_, token, _) = receiver.announcement(RecvId(1), 0);
+    assert_eq!(receiver.on_imm(Imm::Stripe(token, 3), 0), Ok(Arrival::Partial));
+    assert_eq!(receiver.on_imm(Imm::Stripe(token, 3), 0), Err(Fault::Twice));
+    let fin = Fin { len: 90, stripes: 2, token };
+    assert_eq!(receiver.on_fin(token, fin), Ok(Arrival::Partial));
+    assert_eq!(receiver.on_fin(token, fin), Err(Fault::Twice));
+    assert_eq!(receiver.on_imm(Imm::Stripe(token, 0), 0), Ok(Arrival::Done(RecvId(1))));
+}
+
+#[test]
+fn what_does_not_fit_is_a_fault() {
+    let mut receiver = single(0);
+    let (_, token, _) = receiver.announcement(RecvId(1), 0);
+    let long = Err(Fault::TooLong { len: 101, room: 100 });
+    assert_eq!(receiver.on_imm(Imm::Whole(token), 101), long);
+    assert_eq!(receiver.on_fin(token, Fin { len: 101, stripes: 0, token }), long);
+    receiver.on_eager(Eager { number: 0, base: 1, tag: 0, len: 101 }, 0).unwrap();
+    assert_eq!(receiver.next_delivery(), Err(Fault::TooLong { len: 101, room: 100 }));
+}
+
+#[test]
+fn eager_numbers_outside_the_window_or_repeated_are_faults() {
+    let mut receiver = Receiver::new(planted());
+    let eager = |number| Eager { number, base: 1, tag: 0, len: 0 };
+    assert_eq!(receiver.on_eager(eager(0), 0), Ok(()));
+    assert_eq!(receiver.on_eager(eager(0), 0), Err(Fault::EagerNumber(0)));
+    assert_eq!(receiver.on_eager(eager(128), 0), Err(Fault::EagerNumber(128)));
+    assert_eq!(receiver.on_eager(eager(u32::MAX), 0), Err(Fault::EagerNumber(u32::MAX)));
+}
+
+#[test]
+fn the_65th_outstanding_receive_waits() {
+    let mut receiver = Receiver::new(planted());
+    for _ in 0..RECVS_MAX {
+        assert!(receiver.on_irecv([(0, 1)].into_iter()).is_some());
+    }
+    assert_eq!(receiver.on_irecv([(0, 1)].into_iter()), None);
+    assert_eq!(Receiver::new(planted()).on_irecv([(0, 1); 9].into_iter()), None);
+    assert_eq!(Receiver::new(planted()).on_irecv([(0, 1); 0].into_iter()), None);
+}
+
+#[cfg(feature = "mutants")]
+#[test]
+fn planted_bugs_are_seen() {
+    for name in ["sender-forgets-eager", "receiver-ignores-base"] {
+        let mutant = Mutant::named(name);
+        let mut seen = false;
+        let mut runner = proptest::test_runner::TestRunner::deterministic();
+        for _ in 0..300 {
+            use proptest::strategy::ValueTree as _;
+            let tree = (groups(), any::<[u8; 97]>()).new_tree(&mut runner).unwrap().current();
+            let outcome = std::panic::catch_unwind(|| run(&tree.0, &tree.1, false, Pair::new(1, mutant)));
+            seen |= !matches!(outcome, Ok(Ok(())));
+        }
+        assert!(seen, "{name} was not noticed");
+    }
+}

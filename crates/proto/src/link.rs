@@ -1,0 +1,394 @@
+//! The life of one link of a comm that has several, seen from one end. Both ends run it; the sending end asks for new
+//! connections.
+//!
+//! ```text
+//!           fault, or the peer's LINK_DOWN            the peer's LINK_DOWN
+//!      Up -------------------------------> Fenced ---------------------------> Down
+//!      ^                                     ^ fault, or too late               |
+//!      |  carries, or LINK_READY             |                                  | LINK_OPEN sent or received
+//!      +------------------------------- Joining <-- LINK_RESULT -- Asking <-----+
+//! ```
+//! *Fenced*: this end is in error, so that nothing the peer posted lands here any more, and the peer was told; LINK_DOWN
+//! is repeated until the peer says the same. *Down*: both ends are fenced; what may not have arrived is posted elsewhere.
+//! Every connection of a link has an epoch; words about another one change nothing.
+
+use crate::control::Repeat;
+use crate::mutant::Mutant;
+use crate::time::{Duration, Instant};
+
+/// First wait before a link that is down is asked for again; it doubles up to [`RETRY_MAX`].
+pub const RETRY_FIRST: Duration = Duration::millis(200);
+
+/// Longest wait before a link that is down is asked for again.
+pub const RETRY_MAX: Duration = Duration::secs(5);
+
+/// A link that has been made for so long waits for packets that were lost, which the network repeats ever less often.
+pub const STALE: Duration = Duration::millis(250);
+
+/// What time demands.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum LinkStep {
+    /// Nothing.
+    Wait,
+    /// Say LINK_DOWN again, and ask for an answer.
+    SayDown,
+    /// Make a new connection of this epoch, and send LINK_OPEN.
+    Ask(u32),
+    /// It takes too long to come up: fence it.
+    Fence,
+}
+
+/// What the peer's LINK_DOWN means.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum DownStep {
+    /// It is about a connection that has ended for both ends.
+    Stale,
+    /// The peer has not heard that this end has left the connection it means: say so again.
+    Past,
+    /// Fence this end too, then it is down.
+    Fence,
+    /// This end is fenced already: it is down now.
+    Down,
+    /// It is down already; answer if the peer waits.
+    Known,
+}
+
+/// What the peer's LINK_OPEN means.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum OpenStep {
+    /// Not for now.
+    Ignore,
+    /// Make this end, and answer.
+    Make,
+    /// This end is made; answer again.
+    Repeat,
+}
+
+/// One link.
+#[derive(Clone, Copy, Debug)]
+pub struct LinkLife {
+    state: State,
+    epoch: u32,
+    /// This end asks for connections.
+    asks: bool,
+    since: Instant,
+    repeat: Repeat,
+    retry: Duration,
+    /// A request for the link is given up, to be made again.
+    renews: bool,
+    mutant: Mutant,
+}
+
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum State {
+    Up,
+    Fenced,
+    Down,
+    Asking,
+    Joining,
+}
+
+impl LinkLife {
+    /// The link that came with the comm: it is up.
+    #[must_use]
+    pub fn first(asks: bool, now: Instant, mutant: Mutant) -> Self {
+        let repeat = Repeat::start(now);
+        Self {
+            state: State::Up,
+            epoch: 0,
+            asks,
+            since: now,
+            repeat,
+            retry: RETRY_FIRST,
+            renews: false,
+            mutant,
+        }
+    }
+
+    /// Another link: it is yet to be made, at once.
+    #[must_use]
+    pub fn further(asks: bool, now: Instant, mutant: Mutant) -> Self {
+        Self { state: State::Down, retry: Duration(0), ..Self::first(asks, now, mutant) }
+    }
+
+    /// Whether work may be posted on it.
+    #[inline]
+    #[must_use]
+    pub fn is_up(&self) -> bool {
+        self.state == State::Up
+    }
+
+    /// Whether both ends are fenced, or there never was a connection.
+    #[must_use]
+    pub fn is_down(&self) -> bool {
+        self.state == State::Down
+    }
+
+    /// Whether it was asked for and the peer has not answered.
+    #[must_use]
+    pub fn is_asking(&self) -> bool {
+        self.state == State::Asking
+    }
+
+    /// Whether its connection waits to carry.
+    #[must_use]
+    pub fn is_joining(&self) -> bool {
+        self.state == State::Joining
+    }
+
+    /// Which connection it is.
+    #[must_use]
+    pub fn epoch(&self) -> u32 {
+        self.epoch
+    }
+
+    fn enter(&mut self, state: State, now: Instant) {
+        (self.state, self.since, self.repeat, self.renews) = (state, now, Repeat::start(now), false);
+    }
+
+    /// A path to the peer is whole again, perhaps this link's: a link that is down is asked for at once, and one that has been
+    /// made for longer than [`STALE`] is made anew.
+    pub fn hurry(&mut self, now: Instant) {
+        if !self.asks || self.is_up() || self.mutant.is("link-keeps-its-pause") {
+            return;
+        }
+        self.retry = Duration(0);
+        self.renews = self.state == State::Joining && now - self.since >= STALE;
+    }
+
+    /// The link failed here. True if that is news: fence this end, then say LINK_DOWN and ask for an answer.
+    pub fn on_fault(&mut self, now: Instant) -> bool {
+        if !matches!(self.state, State::Up | State::Asking | State::Joining) {
+            return false;
+        }
+        self.enter(State::Fenced, now);
+        true
+    }
+
+    /// The peer says LINK_DOWN. After [`DownStep::Fence`] this end has to be fenced before anything else.
+    pub fn on_down(&mut self, epoch: u32, now: Instant) -> DownStep {
+        // An epoch this end never heard of: its LINK_OPEN was lost.
+        let unheard = !self.asks && self.state == State::Down && is_after(epoch, self.epoch);
+        if unheard {
+            self.epoch = epoch;
+            return DownStep::Known;
+        }
+        if epoch != self.epoch {
+            // Only the end that asks can be ahead, and it goes on only after it has left.
+            let past = self.asks && is_after(self.epoch, epoch);
+            return if past { DownStep::Past } else { DownStep::Stale };
+        }
+        match self.state {
+            State::Down => DownStep::Known,
+            State::Fenced => {
+                self.enter(State::Down, now);
+                DownStep::Down
+            }
+            State::Up | State::Asking | State::Joining => {
+                self.enter(State::Down, now);
+                DownStep::Fence
+            }
+        }
+    }
+
+    /// Call now and then. A link that has not come up after `limit` is given up for the time being.
+    pub fn on_time(&mut self, now: Instant, limit: Duration) -> LinkStep {
+        match self.state {
+            State::Up => LinkStep::Wait,
+            State::Fenced if self.repeat.due(now) => LinkStep::SayDown,
+            State::Joining if self.renews => LinkStep::Fence,
+            State::Asking | State::Joining if self.asks && now - self.since > limit => LinkStep::Fence,
+            // Who asks gives up first, unless it is not there any more.
+            State::Joining if now - self.since > Duration(limit.0.saturating_mul(2)) => {
+                if self.mutant.is("link-waits-to-be-asked") { LinkStep::Wait } else { LinkStep::Fence }
+            }
+            State::Down if self.asks && now - self.since >= self.retry => {
+                if self.mutant.is("link-never-retaken") && self.epoch > 0 {
+                    return LinkStep::Wait;
+                }
+                self.retry = Duration(self.retry.0.saturating_mul(2).clamp(RETRY_FIRST.0, RETRY_MAX.0));
+                self.epoch = self.epoch.wrapping_add(1);
+                self.enter(State::Asking, now);
+                LinkStep::Ask(self.epoch)
+            }
+            State::Fenced | State::Asking | State::Joining | State::Down => LinkStep::Wait,
+        }
+    }
+
+    /// The peer says LINK_OPEN.
+    pub fn on_open(&mut self, epoch: u32, now: Instant) -> OpenStep {
+        match self.state {
+            State::Joining | State::Up if epoch == self.epoch && !self.asks => OpenStep::Repeat,
+            State::Down if !self.asks && is_after(epoch, self.epoch) => {
+                self.epoch = epoch;
+                self.enter(State::Joining, now);
+                OpenStep::Make
+            }
+            _ => OpenStep::Ignore,
+        }
+    }
+
+    /// The peer says LINK_RESULT: true if its address is to be connected to.
+    pub fn on_result(&mut self, epoch: u32) -> bool {
+        let asked = self.state == State::Asking && epoch == self.epoch;
+        if asked {
+            // Since it was asked for: it has one limit in all.
+            self.state = State::Joining;
+        }
+        asked
+    }
+
+    /// The link carries: known here by itself at the asking end, by LINK_READY at the other.
+    pub fn on_carries(&mut self, epoch: u32, now: Instant) -> bool {
+        let joined = self.state == State::Joining && epoch == self.epoch;
+        if joined {
+            self.retry = RETRY_FIRST;
+            self.enter(State::Up, now);
+        }
+        joined
+    }
+}
+
+/// Whether an epoch comes after another; they wrap.
+fn is_after(epoch: u32, other: u32) -> bool {
+    epoch != other && epoch.wrapping_sub(other) <= u32::MAX / 2
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIMIT: Duration = Duration::secs(1);
+
+    fn at(ms: u64) -> Instant {
+        Instant(0) + Duration::millis(ms)
+    }
+
+    /// The bug that `cargo xtask mutants` asks for, if any.
+    fn planted() -> Mutant {
+        #[cfg(feature = "mutants")]
+        if let Ok(name) = std::env::var("TRUNKLINE_MUTANT") {
+            return Mutant::named(std::string::String::leak(name));
+        }
+        Mutant::NONE
+    }
+
+    fn ends() -> (LinkLife, LinkLife) {
+        let first = |asks| LinkLife::first(asks, at(0), Mutant::NONE);
+        (first(true), first(false))
+    }
+
+    #[test]
+    fn a_fault_is_told_until_it_is_answered() {
+        let (mut one, mut other) = ends();
+        assert!(one.on_fault(at(1)));
+        assert!(!one.on_fault(at(1)), "one fault is one fault");
+        assert!(!one.is_up() && !one.is_down());
+        assert_eq!(one.on_time(at(50), LIMIT), LinkStep::Wait);
+        assert_eq!(one.on_time(at(101), LIMIT), LinkStep::SayDown);
+        assert_eq!(other.on_down(0, at(102)), DownStep::Fence);
+        assert!(other.is_down());
+        assert_eq!(other.on_down(0, at(103)), DownStep::Known);
+        assert_eq!(one.on_down(0, at(104)), DownStep::Down);
+        assert!(one.is_down());
+    }
+
+    #[test]
+    fn both_ends_may_find_it_at_once() {
+        let (mut one, mut other) = ends();
+        assert!(one.on_fault(at(1)) && other.on_fault(at(1)));
+        assert_eq!(one.on_down(0, at(2)), DownStep::Down);
+        assert_eq!(other.on_down(0, at(2)), DownStep::Down);
+    }
+
+    #[test]
+    fn a_link_is_taken_back() {
+        let (mut one, mut other) = ends();
+        one.on_down(0, at(0));
+        other.on_down(0, at(0));
+        assert_eq!(other.on_time(at(9_000), LIMIT), LinkStep::Wait, "the other end asks");
+        assert_eq!(one.on_time(at(199), LIMIT), LinkStep::Wait);
+        assert_eq!(one.on_time(at(200), LIMIT), LinkStep::Ask(1));
+        assert_eq!(other.on_open(1, at(201)), OpenStep::Make);
+        assert_eq!(other.on_open(1, at(202)), OpenStep::Repeat);
+        assert!(one.on_result(1) && !one.on_result(1));
+        assert!(!one.on_carries(0, at(203)) && one.on_carries(1, at(203)) && one.is_up());
+        assert!(other.on_carries(1, at(204)) && other.is_up());
+        assert_eq!(other.on_down(0, at(205)), DownStep::Stale, "of the connection before");
+        assert_eq!(one.on_down(0, at(206)), DownStep::Past, "it did not hear the answer");
+    }
+
+    #[test]
+    fn an_attempt_that_takes_too_long_is_given_up_and_made_again_later() {
+        let (mut one, mut other) = ends();
+        one.on_down(0, at(0));
+        other.on_down(0, at(0));
+        assert_eq!(one.on_time(at(200), LIMIT), LinkStep::Ask(1));
+        assert_eq!(one.on_time(at(1_200), LIMIT), LinkStep::Wait);
+        assert_eq!(one.on_time(at(1_201), LIMIT), LinkStep::Fence);
+        assert!(one.on_fault(at(1_201)));
+        assert_eq!(other.on_down(1, at(1_202)), DownStep::Known, "its LINK_OPEN was lost");
+        assert_eq!(other.on_open(1, at(1_202)), OpenStep::Ignore, "or late");
+        assert_eq!(one.on_down(1, at(1_203)), DownStep::Down);
+        assert_eq!(one.on_time(at(1_602), LIMIT), LinkStep::Wait, "it waits longer each time");
+        assert_eq!(one.on_time(at(1_603), LIMIT), LinkStep::Ask(2));
+    }
+
+    #[test]
+    fn a_path_that_is_whole_again_has_its_link_asked_for_at_once() {
+        let (mut one, mut other) = ends();
+        one.mutant = planted();
+        let mut now = 0;
+        // Up to the longest pause.
+        for epoch in 1..8 {
+            one.on_fault(at(now));
+            one.on_down(epoch - 1, at(now));
+            now += 6000;
+            assert_eq!(one.on_time(at(now), LIMIT), LinkStep::Ask(epoch));
+        }
+        one.on_fault(at(now));
+        one.on_down(7, at(now));
+        assert_eq!(one.on_time(at(now + 4999), LIMIT), LinkStep::Wait);
+        one.hurry(at(now + 4999));
+        assert_eq!(one.on_time(at(now + 4999), LIMIT), LinkStep::Ask(8));
+        // The last request may be under way; of older ones the packets are lost.
+        now += 5000;
+        assert!(one.on_result(8));
+        one.hurry(at(now));
+        assert_eq!(one.on_time(at(now), LIMIT), LinkStep::Wait);
+        now += 300;
+        one.hurry(at(now));
+        assert_eq!(one.on_time(at(now), LIMIT), LinkStep::Fence);
+        assert!(one.on_fault(at(now)));
+        assert_eq!(one.on_down(8, at(now)), DownStep::Down);
+        assert_eq!(one.on_time(at(now), LIMIT), LinkStep::Ask(9));
+        // The other end never asks.
+        other.on_down(0, at(0));
+        other.hurry(at(9_000));
+        assert_eq!(other.on_time(at(9_000), LIMIT), LinkStep::Wait);
+    }
+
+    /// A flush posted over it would wait for ever.
+    #[test]
+    fn who_joins_does_not_wait_for_ever_for_an_end_that_is_gone() {
+        let (_, mut other) = ends();
+        other.mutant = planted();
+        other.on_down(0, at(0));
+        assert_eq!(other.on_open(1, at(200)), OpenStep::Make);
+        assert_eq!(other.on_time(at(2_200), LIMIT), LinkStep::Wait, "the end that asks is first");
+        assert_eq!(other.on_time(at(2_201), LIMIT), LinkStep::Fence);
+    }
+
+    #[test]
+    fn a_further_link_is_asked_for_at_once() {
+        let mut one = LinkLife::further(true, at(5), Mutant::NONE);
+        assert!(one.is_down());
+        assert_eq!(one.on_time(at(5), LIMIT), LinkStep::Ask(1));
+        assert!(one.is_asking() && one.on_result(1) && !one.is_asking());
+    }
+
+    #[test]
+    fn epochs_wrap() {
+        assert!(is_after(0, u32::MAX) && !is_after(u32::MAX, 0) && !is_after(7, 7));
+    }
+}
