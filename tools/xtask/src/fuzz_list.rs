@@ -1,7 +1,7 @@
 //! `cargo xtask fuzz-list`: every parser of foreign bytes has a fuzz target, and each target its program, its corpus and its replay.
 //!
 //! Called by people and by `ci`. It finds parsers by their shape, compares them with tools/xtask/fuzz.toml, and runs no target. With
-//! `--update` it writes the programs under fuzz/ from that file.
+//! `--update` it writes the programs under testing/fuzz/ from that file.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;

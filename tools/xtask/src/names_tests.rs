@@ -91,7 +91,7 @@ fn a_risen_figure_fails_the_check() {
     let fixture = Fixture::new();
     fixture.with("engine", &[], "struct Place;");
     assert!(run(&fixture.load(), None, false).unwrap().mentions("has no figures"));
-    fixture.write("xtask/.keep", "");
+    fixture.write("tools/xtask/.keep", "");
     run(&fixture.load(), None, true).unwrap();
     assert!(run(&fixture.load(), None, false).unwrap().is_clean());
     fixture.with("engine", &[], "struct Place; struct Turn;");

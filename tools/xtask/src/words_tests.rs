@@ -55,7 +55,7 @@ fn long_sentences_are_found() {
 fn a_worse_text_fails_the_check() {
     let fixture = Fixture::new();
     fixture.with("engine", &[], "//! Sends and receives messages for the callers of this crate.\n");
-    fixture.write("README.md", "# Trunkline\n").write("xtask/.keep", "");
+    fixture.write("README.md", "# Trunkline\n").write("tools/xtask/.keep", "");
     run(&fixture.load(), None, true).unwrap();
     assert!(run(&fixture.load(), None, false).unwrap().is_clean());
     fixture.write("README.md", "# Trunkline\n\nNobody is told.\n");
