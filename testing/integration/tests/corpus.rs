@@ -34,8 +34,8 @@ fn named() -> impl Iterator<Item = Target> {
 fn targets() -> impl Iterator<Item = Target> {
     let all = trunkline_proto::fuzzing::TARGETS.iter().chain(trunkline_softnic::fuzzing::TARGETS);
     let all = all.chain(trunkline_verbs::fuzzing::TARGETS).chain(trunkline_ofi::fuzzing::TARGETS);
-    let all = all.chain(trunkline_engine::fuzzing::TARGETS).chain(trunkline::fuzzing::TARGETS);
-    let all = all.chain(trunkline_runtime::fuzzing::TARGETS);
+    let all = all.chain(trunkline_engine::fuzzing::TARGETS).chain(trunkline_node::fuzzing::TARGETS);
+    let all = all.chain(trunkline::fuzzing::TARGETS).chain(trunkline_runtime::fuzzing::TARGETS);
     all.chain(trunkline_cli::fuzzing::TARGETS).copied().chain(named())
 }
 
