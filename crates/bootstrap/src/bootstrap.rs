@@ -230,7 +230,9 @@ impl Bootstrap {
             return Err(ExchangeError::TooLarge { bytes: mine.len(), most });
         }
         self.round = self.round.wrapping_add(1);
-        let (round, deadline, size) = (self.round, Instant::now() + limit, self.place.size);
+        let round = self.round;
+        let deadline = Instant::now() + limit;
+        let size = self.place.size;
         match &self.streams {
             Streams::Member(stream) => give(stream, mine, round, size, deadline),
             Streams::Center(members) => {
@@ -280,7 +282,8 @@ impl Joining {
     /// Rank 0's host is known to all.
     fn at(&self, place: Place, host: &str, port: u16, secret: &Secret) -> Result<Streams, JoinError> {
         let ports = window(port);
-        let (first, last) = (ports.clone().min().unwrap_or(port), ports.clone().max().unwrap_or(port));
+        let first = ports.clone().min().unwrap_or(port);
+        let last = ports.clone().max().unwrap_or(port);
         let text = format!("{host}, ports {first} to {last}");
         if place.rank == 0 {
             let listener = Listener::bind(address::loopback(host), ports)
@@ -342,7 +345,8 @@ impl Joining {
             Err(MeetError::Io(error)) => Err(error.into()),
             Err(MeetError::Memory(error)) => Err(error.into()),
             Err(MeetError::Missing { here, refused }) => {
-                let (ranks, after) = (missing(&here), self.limit);
+                let ranks = missing(&here);
+                let after = self.limit;
                 let error = match refused {
                     Some(source) => JoinError::Unaccepted { ranks, after, source },
                     None => JoinError::Missing { ranks, place: text.to_owned(), after },

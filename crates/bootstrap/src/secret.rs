@@ -149,7 +149,9 @@ mod tests {
 
     #[test]
     fn a_proof_holds_for_its_side_nonces_and_fields_only() {
-        let (secret, a, b) = (Secret::of(&["x"]), [1; NONCE_BYTES], [2; NONCE_BYTES]);
+        let secret = Secret::of(&["x"]);
+        let a = [1; NONCE_BYTES];
+        let b = [2; NONCE_BYTES];
         let proof = secret.proof(Side::Member, &a, &b, b"12");
         assert!(secret.proves(&proof, Side::Member, &a, &b, b"12"));
         assert!(!secret.proves(&proof, Side::Center, &a, &b, b"12"));

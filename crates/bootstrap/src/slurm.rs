@@ -100,7 +100,8 @@ fn tasks_on(list: &str, node: usize) -> Option<usize> {
 
 /// The first name of a list of hosts, where `node[08-11,20]` stands for several.
 fn first_host(list: &str) -> Option<String> {
-    let (mut rest, mut name) = (list.trim(), String::new());
+    let mut rest = list.trim();
+    let mut name = String::new();
     loop {
         let (before, after) = rest.split_at(rest.find(['[', ',']).unwrap_or(rest.len()));
         name.push_str(before);

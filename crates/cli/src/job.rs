@@ -111,7 +111,8 @@ impl Joined {
 impl RankSeat {
     /// Is a rank until the parent lets it go; ends the process when the run fails, which rank 0 explains.
     pub(crate) fn serve(self, own: Own) -> Result<ExitCode, JobError> {
-        let (rank, left) = (self.rank, own.left.clone());
+        let rank = self.rank;
+        let left = own.left.clone();
         let lost = move |loss| {
             // Nothing is dropped on this way out.
             left.map(std::fs::remove_dir_all);

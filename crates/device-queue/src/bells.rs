@@ -45,7 +45,8 @@ impl<M: Memory> BellPage<M> {
     }
 
     fn make(memory: M, bells: Bells, mutant: Mutant) -> Result<Self, ShapeError> {
-        let (have, need) = (memory.bytes(), bells.bytes());
+        let have = memory.bytes();
+        let need = bells.bytes();
         if have < need {
             return Err(ShapeError::Short { have, need });
         }
@@ -86,7 +87,8 @@ impl<M: Memory> BellPage<M> {
     where
         M: Clone,
     {
-        let (at, bit) = (self.bells.bell(number), self.bells.bit(number));
+        let at = self.bells.bell(number);
+        let bit = self.bells.bit(number);
         (number < self.count()).then(|| Bell { page: self.clone(), at, bit })
     }
 

@@ -95,7 +95,8 @@ impl<M: Memory> Channel<M> {
             if self.mutant.is("devq-flush-marks-first") {
                 self.memory.advance(self.flushed(lane), end, AcqRel);
             }
-            let (number, epoch) = (queue.shape().number(), queue.shape().epoch());
+            let number = queue.shape().number();
+            let epoch = queue.shape().epoch();
             queue.wait(Ticket { queue: number, epoch, index: end.wrapping_sub(1) }, budget)?;
             self.memory.advance(self.flushed(lane), end, AcqRel);
         }

@@ -73,7 +73,8 @@ impl<M: Memory> Consumer<M> {
     where
         M: Clone,
     {
-        let (memory, shape) = (queue.share(), *queue.shape());
+        let memory = queue.share();
+        let shape = *queue.shape();
         let near = memory.load(at::RESERVED, Acquire);
         let first = Frontier(memory.load(at::FRONTIER, Acquire)).near(near);
         let window = rules.window.clamp(1, WINDOW_MAX).min(shape.depth());

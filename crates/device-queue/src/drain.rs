@@ -72,7 +72,10 @@ impl<M: Memory + Clone> Drain<M> {
     /// [`OutOfMemory`].
     pub fn new(page: BellPage<M>, mutant: Mutant) -> Result<Self, OutOfMemory> {
         let by_bell = try_filled(None, page.count() as usize)?;
-        let (progress, by_number, busy, asked) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        let progress = Vec::new();
+        let by_number = Vec::new();
+        let busy = Vec::new();
+        let asked = Vec::new();
         Ok(Self { page, members: Vec::new(), progress, by_number, by_bell, busy, asked, mutant })
     }
 
@@ -81,7 +84,8 @@ impl<M: Memory + Clone> Drain<M> {
     /// # Errors
     /// [`OutOfMemory`]; then it is not taken on.
     pub fn add(&mut self, queue: Queue<M>, rules: Rules) -> Result<bool, OutOfMemory> {
-        let (bell, number) = (queue.shape().bell(), queue.shape().number());
+        let bell = queue.shape().bell();
+        let number = queue.shape().number();
         let Err(place) = self.by_number.binary_search_by_key(&number, |&(number, _)| number) else {
             return Ok(false);
         };

@@ -238,9 +238,11 @@ impl<M: Memory, D: Directory<M>> Lane<M, D> {
         budget: &mut impl Budget,
         part: &mut Option<Ticket>,
     ) -> Result<[Ticket; 2], OpError> {
-        let (writes, depth) = (bytes.entries(), u64::from(self.main.shape().depth()));
+        let writes = bytes.entries();
+        let depth = u64::from(self.main.shape().depth());
         let total = writes + u64::from(beside.behind.is_some());
-        let (mut next, mut last_write) = (0, None);
+        let mut next = 0;
+        let mut last_write = None;
         loop {
             let count = (total - next).min(depth);
             let mut reservation = self.main.reserve_within(count as u32, budget)?;

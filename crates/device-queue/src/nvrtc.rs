@@ -169,11 +169,13 @@ pub fn compile(text: &str, name: &str, architecture: u32, defines: &[&str]) -> R
 
 fn create(text: &str, name: &str) -> Result<Program, CompileError> {
     let zero = |_| CompileError::Text;
-    let (text, name) = (CString::new(text).map_err(zero)?, CString::new(name).map_err(zero)?);
+    let text = CString::new(text).map_err(zero)?;
+    let name = CString::new(name).map_err(zero)?;
     let of = |pick: fn(&header::File) -> &'static str| -> Result<Vec<CString>, CompileError> {
         header::FILES.iter().map(|file| CString::new(pick(file)).map_err(zero)).collect()
     };
-    let (texts, names) = (of(|file| file.text)?, of(|file| file.name)?);
+    let texts = of(|file| file.text)?;
+    let names = of(|file| file.name)?;
     let [texts, names]: [Vec<*const c_char>; 2] =
         [&texts, &names].map(|all| all.iter().map(|one| one.as_ptr()).collect());
     let count = c_int::try_from(texts.len()).unwrap_or(0);

@@ -100,7 +100,8 @@ impl<M: Memory + Clone> Queue<M> {
         page: &BellPage<M>,
         mutant: Mutant,
     ) -> Result<Self, ShapeError> {
-        let (have, need) = (memory.bytes(), shape.bytes());
+        let have = memory.bytes();
+        let need = shape.bytes();
         if have < need {
             return Err(ShapeError::Short { have, need });
         }
@@ -305,7 +306,8 @@ impl<M: Memory> Queue<M> {
             other.submit(others_end);
             return;
         }
-        let (ours, theirs) = (self.raise(end), other.raise(others_end));
+        let ours = self.raise(end);
+        let theirs = other.raise(others_end);
         let (Some(ours), Some(theirs)) = (ours, theirs) else {
             ours.into_iter().for_each(|to| self.ring(to));
             return theirs.into_iter().for_each(|to| other.ring(to));
@@ -429,7 +431,8 @@ impl<M: Memory> Queue<M> {
         if !frontier.has_failed() || self.mutant.is("devq-ignores-errors") {
             return None;
         }
-        let (error, reason) = (self.memory.load(at::ERROR, Relaxed), self.memory.load(at::REASON, Relaxed));
+        let error = self.memory.load(at::ERROR, Relaxed);
+        let reason = self.memory.load(at::REASON, Relaxed);
         let status = Status::from_bits((error >> 32) as u16);
         Some(Fault {
             first_bad: self.memory.load(at::FIRST_BAD, Relaxed),

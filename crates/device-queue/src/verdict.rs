@@ -69,7 +69,8 @@ impl<M: Memory> Verdict<M> {
 
     fn read(&self, kind: u32) -> Result<(), WaitError> {
         let word = self.memory.load(self.at + 8, Relaxed);
-        let (status, detail) = (Status::from_bits(word as u16), (word >> 32) as u32);
+        let status = Status::from_bits(word as u16);
+        let detail = (word >> 32) as u32;
         Err(match kind {
             kind::GOOD => return Ok(()),
             kind::FAILED => {

@@ -60,7 +60,8 @@ mod tests {
     #[test]
     fn a_thread_runs_near_its_device() {
         let all = allowed();
-        let (first, last) = (all[0], all[all.len() - 1]);
+        let first = all[0];
+        let last = all[all.len() - 1];
         assert_eq!(bind(&format!("{last}\n"), all.len()), (true, vec![last]));
         // Others that it names are not allowed, or not there.
         assert_eq!(bind(&format!("{first},1000-1023\n"), all.len()), (true, vec![first]));

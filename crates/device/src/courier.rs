@@ -208,7 +208,8 @@ impl<N: Network> Courier<N> {
         }
         let at = self.free.pop()?;
         if let Some(op) = self.ops.get_mut(at as usize) {
-            let (generation, stage) = (op.generation.wrapping_add(1), Stage::Putting);
+            let generation = op.generation.wrapping_add(1);
+            let stage = Stage::Putting;
             *op = Op {
                 generation,
                 cookie,
@@ -249,7 +250,8 @@ impl<N: Network> Courier<N> {
     fn enqueue(&mut self, at: u32) {
         let Some(op) = self.ops.get_mut(at as usize) else { return };
         op.stage = Stage::Waiting;
-        let (heap, member) = (op.heap, op.member);
+        let heap = op.heap;
+        let member = op.member;
         let Some((_, asking)) = self.asking(heap, member) else {
             return self.finish(at, Err(Failure::of(Status::Stale)));
         };
@@ -267,7 +269,8 @@ impl<N: Network> Courier<N> {
         let me = self.me;
         loop {
             let Some(open) = self.open.iter_mut().find(|open| open.part.heap == heap) else { return };
-            let (part, asking) = (&open.part, open.asking.get_mut(member as usize));
+            let part = &open.part;
+            let asking = open.asking.get_mut(member as usize);
             let (Some(asking), Some(peer)) = (asking, part.peers.get(member as usize)) else { return };
             let number = asking.next;
             let Some(place) = asking.places.get_mut((number % POST_PLACES) as usize) else { return };
@@ -328,7 +331,8 @@ impl<N: Network> Courier<N> {
                 self.conclude(at);
             }
             (Stage::Asked, Err(failure)) => {
-                let (heap, member) = (op.heap, op.member);
+                let heap = op.heap;
+                let member = op.member;
                 self.give_up(heap, member, failure);
             }
             (Stage::Getting, how) => {
@@ -346,11 +350,14 @@ impl<N: Network> Courier<N> {
             return;
         };
         let Some(reply) = op.reply else { return };
-        let (heap, member, number) = (op.heap, op.member, op.number);
+        let heap = op.heap;
+        let member = op.member;
+        let number = op.number;
         let is_get = op.rest.is_some() && reply.how.is_ok();
         if is_get {
             op.stage = Stage::Getting;
-            let (me, unmoved) = (self.me, self.mutant.is("post-shows-where-puts-land"));
+            let me = self.me;
+            let unmoved = self.mutant.is("post-shows-where-puts-land");
             let rooms = self.asking(heap, member).map(|(part, _)| part.rooms).filter(|_| !unmoved);
             let rest = self.ops.get_mut(at as usize).and_then(|op| op.rest.as_mut());
             if let Some(((from, _), rooms)) = rest.zip(rooms) {
@@ -399,7 +406,9 @@ impl<N: Network> Courier<N> {
             }
         }
         if op.gets == 0 {
-            let (how, heap, member) = (op.failed.map_or(Ok(0), Err), op.heap, op.member);
+            let how = op.failed.map_or(Ok(0), Err);
+            let heap = op.heap;
+            let member = op.member;
             self.vacate(at);
             self.finish(at, how);
             self.ask(heap, member);
@@ -422,7 +431,8 @@ impl<N: Network> Courier<N> {
         let Some(Open { part, asking }) = self.open.get(nth) else { return false };
         let Some(asking) = asking.get(member).filter(|asking| asking.under_way > 0) else { return false };
         let Some(own) = PostBox::new(part.boxes, member as u32) else { return false };
-        let (heap, places) = (part.heap, asking.places);
+        let heap = part.heap;
+        let places = asking.places;
         let is_lost = part.memory.load(own.lost()).is_ok_and(|lost| lost != 0);
         let mut found = [NONE; POST_PLACES as usize];
         for (at, into) in places.into_iter().filter(|at| *at != NONE).zip(&mut found) {
@@ -506,7 +516,8 @@ impl<N: Network> Network for Courier<N> {
         let Some(open) = self.posted(from.member, from.heap) else {
             return self.network.get(cookie, from, into);
         };
-        let (heap, len) = (open.part.heap, into.len.min(open.part.rooms.room_bytes()));
+        let heap = open.part.heap;
+        let len = into.len.min(open.part.rooms.room_bytes());
         let ask = Ask::Show { addr: from.offset, len };
         let Some(at) = self.launch(cookie, (heap, from.member), ask) else { return Carried::Busy };
         if let Some(op) = self.ops.get_mut(at as usize) {

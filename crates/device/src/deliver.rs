@@ -67,7 +67,9 @@ pub(super) struct Deliveries {
 
 impl Deliveries {
     pub(super) fn new(mutant: Mutant) -> Self {
-        let (all, free, copied) = (Vec::new(), Vec::new(), Vec::new());
+        let all = Vec::new();
+        let free = Vec::new();
+        let copied = Vec::new();
         Self { served: Vec::new(), all, free, todo: VecDeque::new(), copied, mutant }
     }
 
@@ -230,7 +232,8 @@ impl Deliveries {
         }
         let moved = !copied.is_empty();
         for (cookie, how) in copied.drain(..) {
-            let (place, generation) = (cookie as u32, (cookie >> 32) as u32);
+            let place = cookie as u32;
+            let generation = (cookie >> 32) as u32;
             let Some(delivery) = self.all.get_mut(place as usize) else { continue };
             if delivery.generation != generation || delivery.stage != Stage::Moving {
                 continue;

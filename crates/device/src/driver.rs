@@ -102,8 +102,11 @@ impl<N: Network> Shared<N> {
 
     /// The thread's loop.
     fn run(&self) {
-        let (mut fruitless, mut passes, mut idle_since) = (0_u32, 0_u32, None);
-        let (mut sleeps, mut slept) = (Waiting::patient(0, 0), false);
+        let mut fruitless = 0_u32;
+        let mut passes = 0_u32;
+        let mut idle_since = None;
+        let mut sleeps = Waiting::patient(0, 0);
+        let mut slept = false;
         let (awake, first, most) = match self.mode {
             Mode::Device => (DEVICE_AWAKE, NAP, NAP),
             Mode::Inline | Mode::Thread => (AWAKE, SLEEP_FIRST, SLEEP_MAX),
@@ -365,7 +368,8 @@ impl<N: Network + 'static> Queues<N> {
 
     /// Finds queues by their numbers, for lanes that have companions.
     pub fn finder(&self) -> impl Fn(u32) -> Option<Queue<Words>> + Clone + Send + Sync + use<N> {
-        let (shared, directory) = (Arc::clone(&self.shared), self.directory());
+        let shared = Arc::clone(&self.shared);
+        let directory = self.directory();
         move |number| {
             let directory = directory.lock().unwrap_or_else(PoisonError::into_inner);
             let queue = directory.get(&number)?.clone();

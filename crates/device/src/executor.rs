@@ -138,9 +138,12 @@ impl<N: Network> Executor<N> {
         room: Option<Room>,
         mutant: Mutant,
     ) -> Result<Self, QueueError> {
-        let (drain, jobs) = (Drain::new(page.clone(), mutant)?, Jobs::new(network, mutant));
-        let (directory, looked) = (Directory::default(), Instant::now());
-        let (watched, owned) = (Vec::new(), Vec::new());
+        let drain = Drain::new(page.clone(), mutant)?;
+        let jobs = Jobs::new(network, mutant);
+        let directory = Directory::default();
+        let looked = Instant::now();
+        let watched = Vec::new();
+        let owned = Vec::new();
         let companions = BTreeMap::new();
         Ok(Self {
             page,
@@ -390,7 +393,8 @@ impl<N: Network> Executor<N> {
                 retired.extend(queue);
             }
             if let Some(shape) = shape.filter(|_| !mutant.is("dev-keeps-numbers")) {
-                let (epoch, window) = (shape.epoch().wrapping_add(1), WINDOW.min(shape.depth()));
+                let epoch = shape.epoch().wrapping_add(1);
+                let window = WINDOW.min(shape.depth());
                 let epoch = if mutant.is("dev-epochs-stay") { shape.epoch() } else { epoch };
                 numbers.give_back(Number { number, epoch, window });
             }

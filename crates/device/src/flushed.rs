@@ -82,7 +82,10 @@ pub struct FlushedNetwork<N> {
 impl<N: Network> FlushedNetwork<N> {
     /// Around a network, with nothing that needs flushes yet.
     pub fn new(network: N, mutant: Mutant) -> Self {
-        let (parts, ops, free, waiting) = (Vec::new(), Vec::new(), Vec::new(), VecDeque::new());
+        let parts = Vec::new();
+        let ops = Vec::new();
+        let free = Vec::new();
+        let waiting = VecDeque::new();
         Self { network, parts, ops, free, waiting, over: Vec::new(), mine: Vec::new(), mutant }
     }
 

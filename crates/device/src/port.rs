@@ -296,8 +296,12 @@ impl<N: Network> Jobs<N> {
         const BUSY: (Carried, Option<u32>) = (Carried::Busy, None);
         let Some(flight) = self.flights.get(at as usize) else { return BUSY };
         let Rest::Staged { to, copies, memory, words, from } = &flight.rest else { return BUSY };
-        let (to, from, of) = (*to, *from, Whose::Piece(at, flight.generation));
-        let (copies, memory, words) = (Arc::clone(copies), memory.clone(), words.clone());
+        let to = *to;
+        let from = *from;
+        let of = Whose::Piece(at, flight.generation);
+        let copies = Arc::clone(copies);
+        let memory = memory.clone();
+        let words = words.clone();
         let Some((room, mut beside, most)) = self.regions.take_room(self.me, from.heap) else {
             let has_none = !self.regions.has_rooms(from.heap);
             return if has_none { (Carried::Failed(Failure::of(Status::Access)), None) } else { BUSY };
@@ -381,8 +385,10 @@ impl<N: Network> Jobs<N> {
         if flight.under_way > 0 && !early {
             return;
         }
-        let (poison, failed) = (flight.poison.take(), flight.failed);
-        let (of, room) = (flight.of, flight.room.take());
+        let poison = flight.poison.take();
+        let failed = flight.failed;
+        let of = flight.of;
+        let room = flight.room.take();
         if let Whose::Entry(queue, index) = of {
             let outcome = match failed {
                 None => Outcome::Done(flight.value),

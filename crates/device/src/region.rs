@@ -317,7 +317,8 @@ impl Regions {
     /// # Errors
     /// [`OutOfMemory`].
     pub fn learn(&mut self, member: Member, far: Far, words: Option<FarWords>) -> Result<(), OutOfMemory> {
-        let (at, number) = (member as usize, usize::from(far.key.number()));
+        let at = member as usize;
+        let number = usize::from(far.key.number());
         if self.far.len() <= at {
             try_hold(&mut self.far, at + 1)?;
             self.far.resize_with(at + 1, Vec::new);
@@ -383,7 +384,9 @@ impl Regions {
         if member == me {
             let (region, at) = self.here(key, addr, len)?;
             let Region { memory, heap, copies, words, .. } = region;
-            let (copies, words, heap) = (copies.as_ref(), words.as_ref(), *heap);
+            let copies = copies.as_ref();
+            let words = words.as_ref();
+            let heap = *heap;
             return Ok(match copies.filter(|_| self.has_words_apart(heap)) {
                 Some(copies) => Found::Reached { memory, at, heap, copies },
                 None => Found::Here { memory, at, heap: Some(heap), copies, words },
@@ -398,7 +401,8 @@ impl Regions {
         self.is_inside(addr, len, apart.map_or(far.len, |words| far.len.min(words.first)))?;
         Ok(match &far.near {
             Some(memory) => {
-                let (copies, words) = (far.copies.as_ref(), far.words.as_ref());
+                let copies = far.copies.as_ref();
+                let words = far.words.as_ref();
                 Found::Here { memory, at: addr, heap: None, copies, words }
             }
             None => Found::There { heap: far.key.number(), at: addr },

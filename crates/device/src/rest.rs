@@ -110,7 +110,8 @@ pub(super) fn copy(
     len: u64,
 ) -> Result<Ready, Status> {
     if let Some(copies) = copies {
-        let (from, to) = ((from.clone(), at), (to.clone(), offset));
+        let from = (from.clone(), at);
+        let to = (to.clone(), offset);
         return Ok(Ready::Later(Rest::Copy { copies: Arc::clone(copies), from, to, len }, None));
     }
     to.copy_from(offset, from, at, len).map_err(|_| Status::Access)?;

@@ -98,7 +98,8 @@ impl<F: Fabric, H: Host> Engine<F, H> {
 
     /// Whether it is time to ask what became of the peer.
     fn waits_long(&self, turn: &mut Turn<'_, F::Rail>) -> bool {
-        let (due, down) = (self.look_is_due(turn.open), turn.open.link_down);
+        let due = self.look_is_due(turn.open);
+        let down = turn.open.link_down;
         if due {
             turn.open.idle = 0;
             self.rest_if_idle(turn);
@@ -165,7 +166,8 @@ impl Drop for Helper {
 }
 
 fn run<F: Fabric, H: Host>(engine: &Engine<F, H>, stop: &AtomicBool) {
-    let (mut waiting, mut busy) = (Waiting::default(), 0_u32);
+    let mut waiting = Waiting::default();
+    let mut busy = 0_u32;
     while !stop.load(Ordering::Relaxed) {
         let tended = engine.tend();
         busy = if tended.moved { busy.wrapping_add(1) } else { 0 };

@@ -463,7 +463,8 @@ mod tests {
             ("TRUNKLINE_OFI_DOMAIN", "eth0"),
             ("TRUNKLINE_OFI_NICS", "8"),
         ];
-        let (library, domain) = (Some("/opt/lib/libfabric.so.1".into()), Some("eth0".to_owned()));
+        let library = Some("/opt/lib/libfabric.so.1".into());
+        let domain = Some("eth0".to_owned());
         assert_eq!(of(&set), OfiParams { provider: None, library, domain, nics: 8 });
         let usual = [
             ("TRUNKLINE_OFI_LIBRARY", "libfabric.so.1"),
@@ -508,7 +509,8 @@ mod tests {
                 ("TRUNKLINE_QP_BUDGET", "1048576"),
             ]);
             assert_eq!(set.budget, 1 << 20);
-            let (groups, depth) = (groups.parse().unwrap(), depth.parse().unwrap());
+            let groups = groups.parse().unwrap();
+            let depth = depth.parse().unwrap();
             assert_eq!(set.config(), Config::new(Sharing::On, groups, depth));
             assert!(set.config().is_ok());
         }

@@ -79,7 +79,8 @@ mod tests {
     #[test]
     fn a_wait_grows_to_its_bound_and_starts_anew() {
         let mut waiting = Waiting::default();
-        let (first, most) = (Duration::from_micros(50), Duration::from_millis(1));
+        let first = Duration::from_micros(50);
+        let most = Duration::from_millis(1);
         let mut pauses =
             || std::iter::repeat_with(|| waiting.pause(first, most)).take(1000).collect::<Vec<_>>();
         let seen = pauses();

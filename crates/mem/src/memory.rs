@@ -93,7 +93,8 @@ impl Memory {
 
     /// Memory that the CPU has mapped write-combined. It is read, written and copied by its own copies; it has no words here.
     pub(crate) fn from_mapped(mapped: MappedMemory) -> Self {
-        let (addr, len) = (mapped.addr(), mapped.len());
+        let addr = mapped.addr();
+        let len = mapped.len();
         Self { addr, len, touchable: 0, kind: Kind::Mapped, keep: Some(Arc::new(mapped)) }
     }
 
@@ -111,7 +112,8 @@ impl Memory {
     /// [`OutOfBounds`] when they are not all inside the range.
     pub fn part(&self, offset: u64, len: u64) -> Result<Self, OutOfBounds> {
         let addr = self.checked(offset, len)?;
-        let (len, is_touched) = (len as usize, self.touchable > 0);
+        let len = len as usize;
+        let is_touched = self.touchable > 0;
         Ok(Self {
             addr,
             len,
@@ -453,7 +455,8 @@ fn map(len: usize) -> *mut u8 {
     if REFUSES.get().is_some_and(|refuses| refuses(len)) {
         return ptr::null_mut();
     }
-    let (access, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
+    let access = ProtFlags::READ | ProtFlags::WRITE;
+    let flags = MapFlags::PRIVATE;
     // SAFETY: a new mapping at an address of the kernel's choice replaces nothing.
     let Ok(at) = (unsafe { rustix::mm::mmap_anonymous(ptr::null_mut(), len, access, flags) }) else {
         return ptr::null_mut();
@@ -561,7 +564,8 @@ mod tests {
 
     #[test]
     fn memory_of_a_device_is_never_touched() {
-        let (behind, host) = (Memory::heap(64), Memory::heap(64));
+        let behind = Memory::heap(64);
+        let host = Memory::heap(64);
         // SAFETY: `behind` outlives it, so that a touch would be seen and hurt nobody.
         let device = unsafe { Memory::from_raw(behind.addr(), behind.len(), Kind::Device(0)) };
         assert!(device.write(0, &[1]).is_err() && device.store(0, 1).is_err());

@@ -99,7 +99,8 @@ fn map_part(
     let owner =
         Arc::new(Mapped { addr: base.map_err(cause("mmap"))?.expose_provenance(), len: room, _kept: kept });
     let addr = owner.addr.next_multiple_of(align);
-    let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED | MapFlags::FIXED);
+    let protection = ProtFlags::READ | ProtFlags::WRITE;
+    let flags = MapFlags::SHARED | MapFlags::FIXED;
     // SAFETY: replaces only addresses that were just taken, which nobody knows yet.
     let base = unsafe {
         rustix::mm::mmap(ptr::with_exposed_provenance_mut(addr), len, protection, flags, file, start)
@@ -239,7 +240,8 @@ mod tests {
 
     #[test]
     fn exported_bytes_are_mapped_from_their_offset_on() {
-        let (shared, other) = (Shared::new("trunkline.test", 16_384).unwrap(), Memory::heap(5000));
+        let shared = Shared::new("trunkline.test", 16_384).unwrap();
+        let other = Memory::heap(5000);
         let file = shared.descriptor().unwrap();
         let mapped = map_exported(&other, &file, 4096 + 64).unwrap();
         assert_eq!((mapped.len(), mapped.kind(), mapped.addr() % 4096), (5000, Kind::Host, 64));

@@ -94,7 +94,8 @@ impl Statics {
             }
         }
         let at = ptr::with_exposed_provenance_mut(self.addr);
-        let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED | MapFlags::FIXED);
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        let flags = MapFlags::SHARED | MapFlags::FIXED;
         // SAFETY: replaces, at once, writable pages of the program by others with the same contents and rights, which the caller's promise
         // keeps the same.
         unsafe { rustix::mm::mmap(at, self.len, protection, flags, &file, 0) }.map_err(cause("mmap"))?;
@@ -144,7 +145,8 @@ fn of_headers(headers: &[libc::Elf64_Phdr], base: usize) -> Option<Statics> {
 
 /// A copy of them in memory of its own, if there is room.
 fn copied(statics: &Statics) -> Option<*mut c_void> {
-    let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
+    let protection = ProtFlags::READ | ProtFlags::WRITE;
+    let flags = MapFlags::PRIVATE;
     // SAFETY: a new mapping at an address of the kernel's choice replaces nothing.
     let made = unsafe { rustix::mm::mmap_anonymous(ptr::null_mut(), statics.len, protection, flags) };
     let copy = made.ok()?;
@@ -220,7 +222,8 @@ mod tests {
 
     #[test]
     fn pages_that_become_read_only_are_left_alone() {
-        let (rx, rw) = (libc::PF_R | libc::PF_X, libc::PF_R | libc::PF_W);
+        let rx = libc::PF_R | libc::PF_X;
+        let rw = libc::PF_R | libc::PF_W;
         let load = |flags, at, len| header(libc::PT_LOAD, flags, at, len);
         let text = load(rx, 0x1000, 0x500);
         let found = |headers: &[libc::Elf64_Phdr]| {

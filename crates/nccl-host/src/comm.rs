@@ -304,8 +304,11 @@ impl RecvComm {
     /// As for `irecv`.
     #[inline]
     unsafe fn irecv_one(&self, part: RecvPart, optional: bool) -> Result<Option<Request>, CallError> {
-        let (mut data, mut size, mut tag): (*mut c_void, _, _) = (part.data.cast(), part.bytes, part.tag);
-        let (mut mhandle, mut phandle): (*mut c_void, *mut c_void) = (part.mr.0.0, ptr::null_mut());
+        let mut data: *mut c_void = part.data.cast();
+        let mut size = part.bytes;
+        let mut tag = part.tag;
+        let mut mhandle: *mut c_void = part.mr.0.0;
+        let mut phandle: *mut c_void = ptr::null_mut();
         let args = RecvArgs {
             n: 1,
             data: &mut data,
@@ -344,7 +347,9 @@ impl RecvComm {
             sizes[index] = c_int::try_from(part.bytes).unwrap_or(c_int::MAX);
             mhandles[index] = part.mr.0.0;
         }
-        let (data, sizes, mhandles) = (data.as_mut_ptr(), sizes.as_mut_ptr(), mhandles.as_mut_ptr());
+        let data = data.as_mut_ptr();
+        let sizes = sizes.as_mut_ptr();
+        let mhandles = mhandles.as_mut_ptr();
         let mut request: *mut c_void = ptr::null_mut();
         let table = self.net.plugin.table();
         // SAFETY: as the caller vouches; the arrays have `n` entries and live for the call.

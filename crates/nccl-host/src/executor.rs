@@ -239,7 +239,8 @@ impl Executor {
         match step.work {
             Work::Reduce { into, a, b, last } => self.reduce(job, [into, a, b], step.bytes, last),
             Work::Copy { into, from } => {
-                let (into, from) = (self.address(job, into).1, self.address(job, from).1);
+                let into = self.address(job, into).1;
+                let from = self.address(job, from).1;
                 // SAFETY: both extents are inside the memory, and a schedule never copies within one buffer.
                 unsafe { std::ptr::copy_nonoverlapping(from, into, step.bytes) };
             }

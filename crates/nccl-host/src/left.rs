@@ -98,7 +98,8 @@ mod tests {
     use super::*;
 
     fn told(directory: &Path) -> io::Result<(Left, usize)> {
-        let (mut left, mut parts) = (Left::new(), 0);
+        let mut left = Left::new();
+        let mut parts = 0;
         tell(directory, |message| {
             let FromRank::Left { begins, text } = message else { return Err(io::Error::other("another")) };
             parts += 1;

@@ -63,7 +63,8 @@ pub(crate) fn run(executor: &mut Executor, rank: usize, case: &P2pCase) -> Resul
     let mut measured = P2pMeasured::default();
     pair.latency(rank, case, &mut measured)?;
     let first = rank == 0;
-    let (count, bytes) = (case.iterations as usize, case.bytes);
+    let count = case.iterations as usize;
+    let bytes = case.bytes;
     let (warmup_out, warmup_in) = one_way(first, case.warmup as usize);
     pair.stream(warmup_out, warmup_in, bytes)?;
     let (out, inn) = one_way(first, count);
@@ -179,7 +180,9 @@ impl Pair<'_> {
     fn stream(&mut self, sends: usize, receives: usize, bytes: usize) -> Result<(), LinkError> {
         let mut out: VecDeque<Request> = VecDeque::with_capacity(STEPS_IN_FLIGHT);
         let mut inn: VecDeque<Request> = VecDeque::with_capacity(STEPS_IN_FLIGHT);
-        let (mut sent, mut received, mut done) = (0, 0, 0);
+        let mut sent = 0;
+        let mut received = 0;
+        let mut done = 0;
         while done < sends + receives {
             let mut moved = false;
             while received < receives && inn.len() < STEPS_IN_FLIGHT {

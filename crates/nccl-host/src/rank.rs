@@ -272,7 +272,9 @@ fn listen(
     offers: &mut Vec<Offer>,
 ) -> Result<Vec<Listening>, RankError> {
     let peers = setup.graph.peers_in(setup.rank, setup.ranks);
-    let (net, channels, count) = (Arc::clone(net), setup.channels, peers.len());
+    let net = Arc::clone(net);
+    let channels = setup.channels;
+    let count = peers.len();
     let made = service.call(move |()| links::listen(&net, device, &peers, channels))??;
     let mut listening = Vec::new();
     for (position, (row, handle)) in made.into_iter().enumerate() {
@@ -304,7 +306,8 @@ fn establish(
     let memory = Arc::new(Memory::new(setup.memory, [setup.send_bytes, setup.recv_bytes, scratch])?);
     let threads = setup.ranks * setup.comms;
     let rank = setup.rank;
-    let (net_there, memory_there) = (Arc::clone(&net), Arc::clone(&memory));
+    let net_there = Arc::clone(&net);
+    let memory_there = Arc::clone(&memory);
     let links = service.call(move |()| {
         let mut links = links::connect(&net_there, device, &ordered, listening, rank, threads)?;
         links.register(&memory_there).map(|()| links)
@@ -381,7 +384,8 @@ fn time(comms: &[Comm], job: &Job, case: &Case) -> Result<f64, RankError> {
     let answers: Vec<_> = comms
         .iter()
         .map(|comm| {
-            let (job, case) = (job.clone(), *case);
+            let job = job.clone();
+            let case = *case;
             comm.progress.begin(move |executor| -> Result<f64, LinkError> {
                 for _ in 0..case.warmup {
                     executor.run(&job)?;

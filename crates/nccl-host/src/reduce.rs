@@ -129,7 +129,8 @@ fn by_block<T: HalfWidth>(op: RedOp, into: &mut [u8], a: Option<&[u8]>, b: &[u8]
     let mut at = 0;
     while at < count {
         let len = WIDE_BLOCK.min(count - at);
-        let (left, right) = (&mut left[..len], &mut right[..len]);
+        let left = &mut left[..len];
+        let right = &mut right[..len];
         T::widen_all(a.map_or(&into[at..at + len], |a| &a[at..at + len]), left);
         T::widen_all(&b[at..at + len], right);
         match op {
@@ -153,15 +154,18 @@ mod tests {
             for op in RedOp::ALL.iter().copied() {
                 let count = 2500;
                 let bytes = count * dtype.bytes();
-                let (mut a, mut b, mut out) =
-                    (vec![0u64; bytes / 8 + 1], vec![0u64; bytes / 8 + 1], vec![0u64; bytes / 8 + 1]);
+                let mut a = vec![0u64; bytes / 8 + 1];
+                let mut b = vec![0u64; bytes / 8 + 1];
+                let mut out = vec![0u64; bytes / 8 + 1];
                 // SAFETY: a `u64` may be seen as bytes.
                 let (_, a, _) = unsafe { a.align_to_mut::<u8>() };
                 // SAFETY: as above.
                 let (_, b, _) = unsafe { b.align_to_mut::<u8>() };
                 // SAFETY: as above.
                 let (_, out, _) = unsafe { out.align_to_mut::<u8>() };
-                let (a, b, out) = (&mut a[..bytes], &mut b[..bytes], &mut out[..bytes]);
+                let a = &mut a[..bytes];
+                let b = &mut b[..bytes];
+                let out = &mut out[..bytes];
                 for (i, x) in elements_mut::<T>(a).iter_mut().enumerate() {
                     *x = T::narrow(T::value(crate::data::hash(1, 2, i as u64), op));
                 }
@@ -170,7 +174,8 @@ mod tests {
                 }
                 reduce(dtype, op, out, a, b);
                 for i in 0..count {
-                    let (x, y) = (elements::<T>(a)[i], elements::<T>(b)[i]);
+                    let x = elements::<T>(a)[i];
+                    let y = elements::<T>(b)[i];
                     let want = T::narrow(T::combine(op, x.widen(), y.widen()));
                     assert!(elements::<T>(out)[i].same(want), "{dtype} {op} element {i}");
                 }

@@ -70,7 +70,8 @@ impl Layout {
         let output = unsafe { memory.buffers[recv_memory].slice_mut(0, whole) };
         fill_bytes(self.seed_here(), POISON, output);
         for part in self.input() {
-            let (offset, bytes) = (send_base + part.start * size, part.len * size);
+            let offset = send_base + part.start * size;
+            let bytes = part.len * size;
             // SAFETY: as above; the slice before is no longer used.
             let out = unsafe { memory.buffers[send_memory].slice_mut(offset, bytes) };
             self.fill_part(part, out);
@@ -83,14 +84,16 @@ impl Layout {
         let [(send_memory, send_base), (recv_memory, recv_base), _] = self.bases();
         let mut wrong: u64 = memory.buffers.iter().map(|buffer| buffer.damaged_guard_bytes()).sum();
         for part in self.output() {
-            let (offset, bytes) = (recv_base + part.start * size, part.len * size);
+            let offset = recv_base + part.start * size;
+            let bytes = part.len * size;
             // SAFETY: the progress thread rests, and the plugin has no request in flight.
             let found = unsafe { memory.buffers[recv_memory].slice(offset, bytes) };
             wrong += self.wrong_part(part, found);
         }
         if !self.plan.in_place {
             for part in self.input() {
-                let (offset, bytes) = (send_base + part.start * size, part.len * size);
+                let offset = send_base + part.start * size;
+                let bytes = part.len * size;
                 // SAFETY: as above.
                 let found = unsafe { memory.buffers[send_memory].slice(offset, bytes) };
                 wrong += self.wrong_part(part, found);
@@ -137,7 +140,8 @@ impl Layout {
     /// What this rank sends, by places in the send buffer.
     fn input(&self) -> Vec<Part> {
         let plan = &self.plan;
-        let (rank, block) = (plan.rank, plan.block);
+        let rank = plan.rank;
+        let block = plan.block;
         let one = |content| vec![Part { start: 0, len: block, content }];
         match plan.collective {
             Collective::AllReduce | Collective::Reduce => one(Content::Values),
@@ -161,7 +165,9 @@ impl Layout {
     /// What this rank must have received, by places in the receive buffer.
     fn output(&self) -> Vec<Part> {
         let plan = &self.plan;
-        let (rank, block, ranks) = (plan.rank, plan.block, plan.ranks);
+        let rank = plan.rank;
+        let block = plan.block;
+        let ranks = plan.ranks;
         let one = |content| vec![Part { start: 0, len: block, content }];
         let untouched = |len| {
             let content = Content::Block(POISON);

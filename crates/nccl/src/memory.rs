@@ -133,7 +133,8 @@ pub(crate) fn register_dmabuf(
 /// Where the first byte is in a dma-buf. NCCL exports whole pages, and says where the page of the first byte is; who says
 /// where the byte itself is, says the same if it begins its page.
 fn offset_of_first(addr: usize, offset: u64, page: usize) -> Result<u64, CallError> {
-    let (inset, of_offset) = ((addr % page) as u64, offset % page as u64);
+    let inset = (addr % page) as u64;
+    let of_offset = offset % page as u64;
     match of_offset {
         _ if of_offset == inset => Ok(offset),
         // A page ends before the numbers do.

@@ -91,7 +91,8 @@ pub(crate) fn connect(
     (known, class): (Known, Option<u8>),
     handle: &mut [u8; 128],
 ) -> Result<u64, CallError> {
-    let (world, nics) = (world()?, nics(dev, known)?);
+    let world = world()?;
+    let nics = nics(dev, known)?;
     let mut traffic = world.contexts.traffic(context);
     traffic.class = traffic.class.or(class);
     let connected = world.engine.connect_in(traffic, nics, handle)?;
@@ -124,7 +125,8 @@ fn wait_beside(engine: &Running) {
 }
 
 pub(crate) fn close(bits: u64) -> Result<(), CallError> {
-    let (engine, comm) = (&world()?.engine, comm(bits)?);
+    let engine = &world()?.engine;
+    let comm = comm(bits)?;
     // It is true at once unless messages are cut off, and within the peer time limit then.
     while !engine.settle(comm)? {
         wait_beside(engine);
@@ -133,7 +135,9 @@ pub(crate) fn close(bits: u64) -> Result<(), CallError> {
 }
 
 pub(crate) fn deregister(bits: u64, mr: u64) -> Result<(), CallError> {
-    let (engine, comm, mr) = (&world()?.engine, comm(bits)?, MrId::from_bits(mr));
+    let engine = &world()?.engine;
+    let comm = comm(bits)?;
+    let mr = MrId::from_bits(mr);
     loop {
         match engine.deregister(comm, mr) {
             // For at most the peer time limit.
@@ -185,7 +189,8 @@ fn located(buffers: &[Buffer]) -> Result<[RecvBuf; NET_RECVS_MAX], CallError> {
 
 #[inline]
 pub(crate) fn irecv(bits: u64, buffers: &[Buffer]) -> Result<u64, CallError> {
-    let (engine, comm) = (&world()?.engine, comm(bits)?);
+    let engine = &world()?.engine;
+    let comm = comm(bits)?;
     let request = if let [only] = buffers {
         engine.irecv_into(comm, Base::Address, &[only.located()])?
     } else {
@@ -223,7 +228,8 @@ pub(crate) fn make_virtual(members: &[i32]) -> Result<i32, CallError> {
     }
     let dev = world.devices.fuse(members, nics)?;
     world.devices.at(dev, Known::All, |device| {
-        let (name, speed) = (device.name().to_string_lossy(), device.speed_mbps);
+        let name = device.name().to_string_lossy();
+        let speed = device.speed_mbps;
         world.log.line(Level::Info, &format!("trunkline: device {dev} is {name}, {speed} Mb/s"));
     })?;
     Ok(dev)

@@ -112,7 +112,8 @@ fn make_of(log: &Arc<Log>, mut params: Params, hardware: Hardware, gpus: Gpus) -
     let recorder = trace.as_ref().map(|trace| Arc::clone(&trace.recorder));
     let engine_log = Arc::clone(log);
     let host = UnixHost::reached(reach, move |level, text| engine_log.line(level, text));
-    let (helped, fuses_all) = (params.progress_thread, params.fuses_all);
+    let helped = params.progress_thread;
+    let fuses_all = params.fuses_all;
     let near = trunkline_runtime::near(&params)?;
     if hardware.reaches_devices() {
         tell_drivers(log, &gpus);
@@ -155,8 +156,10 @@ fn make_of(log: &Arc<Log>, mut params: Params, hardware: Hardware, gpus: Gpus) -
     if engine.nics().len() > engine.devices().len() {
         log.line(Level::Info, "trunkline: shared memory connects processes of this host");
     }
-    let (log, helper) = (Arc::clone(log), Mutex::new(None));
-    let (contexts, entered) = (Contexts::new(), AtomicUsize::new(0));
+    let log = Arc::clone(log);
+    let helper = Mutex::new(None);
+    let contexts = Contexts::new();
+    let entered = AtomicUsize::new(0);
     let process = std::process::id();
     Ok(World { engine, devices, gpus, log, trace, contexts, entered, process, fuses_all, helped, helper })
 }

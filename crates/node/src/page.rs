@@ -112,7 +112,8 @@ pub fn read_node(view: &PageView) -> Result<Page, NodePageError> {
     if view.len() != BYTES {
         return Err(NodeError::Length(view.len()).into());
     }
-    let (mut words, mut again) = (vec![0; WORDS], [0; 1]);
+    let mut words = vec![0; WORDS];
+    let mut again = [0; 1];
     for tried in 0..TRIES {
         view.read(0, &mut words)?;
         view.read(SEQUENCE * 8, &mut again)?;
@@ -169,7 +170,9 @@ mod tests {
             page.end(Instant(value), &[value; Number::LEN], &neighbours, 64);
         };
         write(0);
-        let (stop, mut whole, mut torn) = (AtomicBool::new(false), 0, None);
+        let stop = AtomicBool::new(false);
+        let mut whole = 0;
+        let mut torn = None;
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 for value in (1..).take_while(|_| !stop.load(Ordering::Relaxed)) {

@@ -88,7 +88,8 @@ impl Fetches {
             return Ok(true);
         }
         let mut all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
-        let (mut at, mut none) = (0, true);
+        let mut at = 0;
+        let mut none = true;
         while let Some(awaited) = all.get(at) {
             let found = if awaited.pe == pe { job.found(id, awaited.fetch).transpose() } else { None };
             let Some(found) = found else {

@@ -39,8 +39,8 @@ impl Mesh {
     pub(crate) fn new(job: Running, size: usize, gpus: Gpus, ways: Ways, log: Log) -> Result<Self> {
         let unseen = job.works_unseen();
         let memories = Memories::new(&job, gpus, ways, log)?;
-        let (host, proxy) =
-            (Lane::new(&job, unseen, memories.stage(0))?, Lane::new(&job, unseen, memories.stage(1))?);
+        let host = Lane::new(&job, unseen, memories.stage(0))?;
+        let proxy = Lane::new(&job, unseen, memories.stage(1))?;
         let known = try_filled_with(size, OnceLock::new)?;
         Ok(Self { job, host, proxy, memories, known })
     }

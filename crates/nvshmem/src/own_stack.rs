@@ -26,7 +26,8 @@ fn find_own_stack() -> Option<Range<usize>> {
     if unsafe { libc::pthread_getattr_np(thread, attributes.as_mut_ptr()) } != 0 {
         return None;
     }
-    let (mut first, mut len) = (std::ptr::null_mut(), 0);
+    let mut first = std::ptr::null_mut();
+    let mut len = 0;
     // SAFETY: filled in above; two places of ours take the answer.
     let status = unsafe { libc::pthread_attr_getstack(attributes.as_ptr(), &raw mut first, &raw mut len) };
     // SAFETY: filled in above, and not used any more.

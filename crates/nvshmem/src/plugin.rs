@@ -145,7 +145,9 @@ impl Plugin {
         let (job, carrier) =
             Running::new(self.params.clone(), hardware, nics, host, addresses, &self.front_end)?;
         if me == 0 {
-            let (fabric, names, speed) = (carrier.fabric, carrier.nics.join("+"), carrier.speed_mbps);
+            let fabric = carrier.fabric;
+            let names = carrier.nics.join("+");
+            let speed = carrier.speed_mbps;
             self.log.line(Level::Info, &format!("{size} PEs over {fabric}, {names}, {speed} Mbit/s"));
         }
         let cards: Vec<[u8; CARD_BYTES]> = boot.gather(&job.card())?;

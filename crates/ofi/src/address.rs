@@ -63,7 +63,8 @@ impl Address {
             word.copy_from_slice(&head[at..at + 8]);
             u64::from_le_bytes(word)
         };
-        let (mark, cookie) = (word(8) >> 32, word(16));
+        let mark = word(8) >> 32;
+        let cookie = word(16);
         let landing = |at: usize| Landing { key: word(at), addr: word(at + 8) };
         let [data, records] = [head[56], head[57]].map(usize::from);
         if data == 0 || records == 0 || data > NAME_MAX || records > NAME_MAX {

@@ -249,7 +249,9 @@ mod tests {
 
     #[test]
     fn a10_ranges_of_dma_bufs_that_begin_within_pages_are_distinct() {
-        let (one, other, memory) = (dmabuf(), dmabuf(), Memory::heap(100));
+        let one = dmabuf();
+        let other = dmabuf();
+        let memory = Memory::heap(100);
         let cache = Cache::<u32>::new(100);
         let scope = cache.open().unwrap();
         let mut held = Vec::new();

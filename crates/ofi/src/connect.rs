@@ -59,7 +59,8 @@ fn open_failed(what: &'static str) -> impl Fn(crate::endpoint::OpenError) -> Ope
 
 /// A number that nobody can guess.
 fn random() -> Result<u64, LinkError> {
-    let (mut bytes, mut have) = ([0; 8], 0);
+    let mut bytes = [0; 8];
+    let mut have = 0;
     while have < bytes.len() {
         let more = getrandom(&mut bytes[have..], GetRandomFlags::empty());
         have += more.map_err(|errno| LinkError::System { what: "getrandom", source: errno.into() })?;
@@ -175,7 +176,8 @@ impl OfiRail {
         }
         self.lives = self.lives.wrapping_add(1);
         let life = self.lives % LIVES;
-        let (mark, cookie) = (random()?, random()?);
+        let mark = random()?;
+        let cookie = random()?;
         let mark = if self.profile.marks { (mark as u32) << PLACE_BITS | at as u32 } else { 0 };
         // Without the bit of what is paired.
         let cookie = cookie & ((1 << (self.tag_bits - rail::PAIRED)) - 1);
@@ -344,7 +346,8 @@ impl Drop for OfiRail {
         }
         self.registrar.sharing.end();
         if let (false, Some(pair)) = (self.dying.is_empty(), self.shared.take()) {
-            let (_heads, queue) = (self.heads.registrations(), self.queue.handed_on());
+            let _heads = self.heads.registrations();
+            let queue = self.queue.handed_on();
             let dying = std::mem::take(&mut self.dying);
             self.nic.keep(remains::Rail { _heads, pair, queue, dying });
         }

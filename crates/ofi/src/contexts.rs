@@ -51,7 +51,8 @@ impl Contexts {
     #[inline]
     pub(crate) fn slot(&self, at: *mut c_void) -> Option<Slot> {
         let bytes = at.addr().checked_sub(self.places.as_ptr().addr())?;
-        let (index, rest) = (bytes / size_of::<Context2>(), bytes % size_of::<Context2>());
+        let index = bytes / size_of::<Context2>();
+        let rest = bytes % size_of::<Context2>();
         let index = if self.mixes.is_on() { index ^ 1 } else { index };
         // As many as were asked for by a number of 32 bits.
         (rest == 0 && index < self.places.len()).then_some(Slot(index as u32))

@@ -46,7 +46,8 @@ impl Domain {
         let granted = Granted::of(&info);
         let exclusion = Profile::of(&info.names()[0]).exclusion(&granted);
         let shared = Shared::new(Guard::new(exclusion));
-        let (open, attr) = (info.library().calls().fabric, info.raw_fabric_attr());
+        let open = info.library().calls().fabric;
+        let attr = info.raw_fabric_attr();
         let fabric = Owned::open(&shared, |to| {
             // SAFETY: the attributes are whole.
             unsafe { open(attr, to, std::ptr::null_mut()) }

@@ -182,7 +182,8 @@ impl OfiFabric {
                 return Ok(found);
             }
             if let (Some(wanted), false) = (&config.domain, there.is_empty()) {
-                let (wanted, there) = (wanted.clone(), listed(there));
+                let wanted = wanted.clone();
+                let there = listed(there);
                 return Err(NoNic::Domain { provider, wanted, there });
             }
         }

@@ -103,8 +103,12 @@ impl Granted {
     /// Reads it.
     #[must_use]
     pub fn of(info: &Info) -> Self {
-        let (domain, ep, tx, rx) = (info.domain_attr(), info.ep_attr(), info.tx_attr(), info.rx_attr());
-        let (all_modes, granted) = (info.mode() | domain.mode, info.caps());
+        let domain = info.domain_attr();
+        let ep = info.ep_attr();
+        let tx = info.tx_attr();
+        let rx = info.rx_attr();
+        let all_modes = info.mode() | domain.mode;
+        let granted = info.caps();
         // What was called so before there were bits.
         let basic = mr_mode::VIRT_ADDR | mr_mode::ALLOCATED | mr_mode::PROV_KEY;
         let asked = domain.mr_mode | if domain.mr_mode & mr_mode::BASIC == 0 { 0 } else { basic };

@@ -91,7 +91,8 @@ impl Info {
     /// Names of provider, fabric and domain.
     #[must_use]
     pub fn names(&self) -> [String; 3] {
-        let (fabric, domain) = (self.fabric_attr(), self.domain_attr());
+        let fabric = self.fabric_attr();
+        let domain = self.domain_attr();
         [fabric.prov_name, fabric.name, domain.name].map(|at| text(at).unwrap_or_default())
     }
 

@@ -173,7 +173,8 @@ mod tests {
         assert_eq!(leases.live(), 0);
         assert!(Leases::new(0).take().is_err());
         let few = Leases::with(64, 2);
-        let (first, _second) = (few.take().unwrap(), few.take().unwrap());
+        let first = few.take().unwrap();
+        let _second = few.take().unwrap();
         assert_eq!(few.take().unwrap_err(), LeaseError::Exhausted { live: 2, bits: 64 });
         drop(first);
         assert!(few.take().is_ok());

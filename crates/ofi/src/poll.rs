@@ -177,8 +177,10 @@ impl OfiRail {
     /// Keeps for the next poll that a message has come.
     #[inline]
     fn received(&mut self, link: LinkId, wr_id: u64, entry: &Entry) {
-        let (imm, len) = (entry.data.map(|data| data as u32), entry.len as u64);
-        let (done, status) = (Done::Received, Status::Ok);
+        let imm = entry.data.map(|data| data as u32);
+        let len = entry.len as u64;
+        let done = Done::Received;
+        let status = Status::Ok;
         self.stash.push_back(Completion { wr_id, link, done, status, imm, len });
     }
 
@@ -225,8 +227,11 @@ impl OfiRail {
         let at = (mark & ((1 << PLACE_BITS) - 1)) as usize;
         match self.links.get(at) {
             Some(Some(link)) if link.mark == mark && link.state != State::Error => {
-                let (link, imm, len) = (link.id, Some(data as u32), entry.len as u64);
-                let (done, status) = (Done::Written, Status::Ok);
+                let link = link.id;
+                let imm = Some(data as u32);
+                let len = entry.len as u64;
+                let done = Done::Written;
+                let status = Status::Ok;
                 self.stash.push_back(Completion { wr_id: 0, link, done, status, imm, len });
             }
             _ => self.strays += 1,
@@ -272,7 +277,8 @@ impl OfiRail {
             && link.ops.is_oldest_work(place)
         {
             link.nops.pop_front();
-            let (id, ended) = (link.id, link.ops.end(place));
+            let id = link.id;
+            let ended = link.ops.end(place);
             if let Some(op) = ended.filter(|op| op.told) {
                 self.tell(id, op.wr_id, Done::Posted, Status::Ok);
             }

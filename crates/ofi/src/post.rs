@@ -155,8 +155,11 @@ impl<R: Role> Endpoint<R> {
         if !self.fits(data, 0) {
             return Posted::Refused(Errno::INVALID);
         }
-        let (at, len, dest) = (bytes.as_ptr().cast(), bytes.len(), peer.addr());
-        let (addr, key) = (to.addr(), to.key().number());
+        let at = bytes.as_ptr().cast();
+        let len = bytes.len();
+        let dest = peer.addr();
+        let addr = to.addr();
+        let key = to.key().number();
         match data {
             Some(data) => post!(self, rma.injectdata(at, len, data, dest, addr, key)),
             None => post!(self, rma.inject(at, len, dest, addr, key)),
@@ -231,7 +234,9 @@ impl<R: Role> Endpoint<R> {
         if !self.fits(data, tag) {
             return Posted::Refused(Errno::INVALID);
         }
-        let (at, len, dest) = (bytes.as_ptr().cast(), bytes.len(), peer.addr());
+        let at = bytes.as_ptr().cast();
+        let len = bytes.len();
+        let dest = peer.addr();
         match data {
             Some(data) => post!(self, tagged.injectdata(at, len, data, dest, tag)),
             None => post!(self, tagged.inject(at, len, dest, tag)),

@@ -193,7 +193,8 @@ impl Queue {
     /// Takes the next batch. What the one before brought is forgotten.
     #[inline]
     pub fn read(&mut self) -> Read {
-        let (raw, batch) = (self.held.fid.raw(), self.batch.as_mut_ptr().cast::<c_void>());
+        let raw = self.held.fid.raw();
+        let batch = self.batch.as_mut_ptr().cast::<c_void>();
         let froms = self.froms.as_mut_ptr();
         let ops = self.ops();
         let count = {
@@ -271,7 +272,8 @@ impl Queue {
     pub fn explain(&self, failure: &Failure) -> String {
         let Some(explain) = self.ops().strerror else { return failure.errno.to_string() };
         let mut room = [0; 256];
-        let (raw, none) = (self.held.fid.raw(), std::ptr::null());
+        let raw = self.held.fid.raw();
+        let none = std::ptr::null();
         // SAFETY: the queue is open, and the room has as many bytes as is said.
         let text = unsafe { explain(raw, failure.provider, none, room.as_mut_ptr(), room.len()) };
         if text.is_null() {

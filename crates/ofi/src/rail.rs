@@ -152,7 +152,8 @@ impl Giving<'_> {
             }
             Work::Proof { records: over } => {
                 let landings = theirs.map(|theirs| theirs.landings).unwrap_or_default();
-                let (how, nothing) = (How { placed: true, ..How::TOLD }, [0; 8]);
+                let how = How { placed: true, ..How::TOLD };
+                let nothing = [0; 8];
                 if over {
                     let to = Place::<Ctrl>::new(RKey::new(landings[1].key), landings[1].addr);
                     pair.records.write(records, Given::Inline(&nothing), to, None, self.slot, how)
@@ -419,7 +420,8 @@ impl OfiRail {
         }
         let mut broken = None;
         while let Some(&(place, work)) = link.waiting.front() {
-            let (slot, mut buffer) = (link.base + place, [0; COPIED_MAX]);
+            let slot = link.base + place;
+            let mut buffer = [0; COPIED_MAX];
             let copied = work.copied().min(COPIED_MAX);
             let bytes = self.heads.bytes(slot, &mut buffer[..copied]);
             match give(link, &mut self.shared, &self.nic, &self.heads, slot, work, bytes) {
@@ -446,7 +448,8 @@ impl OfiRail {
         if link.state == State::Error {
             return;
         }
-        let (id, first) = (link.id, why.and_then(|(place, status)| link.ops.end(place).zip(Some(status))));
+        let id = link.id;
+        let first = why.and_then(|(place, status)| link.ops.end(place).zip(Some(status)));
         if let Some((op, status)) = first {
             self.give_back(id, op, status);
         }
@@ -463,7 +466,8 @@ impl OfiRail {
         let Some(Some(link)) = self.links.get_mut(at) else { return };
         // Connections of which the peer has not heard yet may be half made: an endpoint that is closed then is used by providers
         // over sockets when they go on with it. It is closed with its domain.
-        let (base, stays) = (link.base, link.hello != Hello::Heard);
+        let base = link.base;
+        let stays = link.hello != Hello::Heard;
         let waiting = std::mem::take(&mut link.waiting);
         self.waits -= u32::from(!waiting.is_empty());
         waiting.iter().for_each(|(place, _)| self.heads.release(base + place));
@@ -486,7 +490,8 @@ impl OfiRail {
         for (slot, region) in link.end_after_all(pair) {
             self.dying.insert(&self.nic, slot, region);
         }
-        let (base, waiting) = (link.base, std::mem::take(&mut link.waiting));
+        let base = link.base;
+        let waiting = std::mem::take(&mut link.waiting);
         self.waits -= u32::from(!waiting.is_empty());
         waiting.iter().for_each(|(place, _)| self.heads.release(base + place));
         if link.out == 0 || Planted::named("ofi-gives-back-early").is_on() {
@@ -497,7 +502,8 @@ impl OfiRail {
     /// Gives back all that is left of a link in error.
     pub(crate) fn end_rest(&mut self, at: usize) {
         let Some(Some(link)) = self.links.get_mut(at) else { return };
-        let (id, ops) = (link.id, link.end_all());
+        let id = link.id;
+        let ops = link.end_all();
         ops.into_iter().for_each(|op| self.give_back(id, op, Status::Flushed));
     }
 

@@ -83,7 +83,8 @@ impl Devices {
     fn open(&mut self, info: &Info, cuda: bool) -> Result<(Trial, bool), OpenError> {
         let apart = Opt::flag(opt::SHARED_MEMORY_PERMITTED, false);
         let quiet = Opt::flag(opt::CUDA_API_PERMITTED, false);
-        let (mut opened, mut blocked) = (None, false);
+        let mut opened = None;
+        let mut blocked = false;
         let through = Planted::named("ofi-flushes-through-the-host").is_on();
         for option in [(!through).then_some(apart), cuda.then_some(quiet)].into_iter().flatten() {
             let with = [&self.options[..], &[option]].concat();

@@ -41,7 +41,8 @@ impl Rights {
     #[must_use]
     pub(crate) fn bits(self) -> u64 {
         let bit = |on: bool, bit: u64| if on { bit } else { 0 };
-        let (local, remote) = (self.local, self.remote);
+        let local = self.local;
+        let remote = self.remote;
         let all = Planted::named("ofi-grants-all-rights").is_on();
         bit(local.send || all, caps::SEND)
             | bit(local.recv || all, caps::RECV)

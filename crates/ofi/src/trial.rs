@@ -78,7 +78,8 @@ impl Trial {
     pub(crate) fn write(&mut self, from: &Mr<Data>, into: &Mr<Data>, data: u64) -> Result<(), Errno> {
         let to = Remote::new(into.key().ok_or(Errno::NO_KEY)?, into.remote_base());
         let bytes = whole(from)?;
-        let (mut sent, mut told) = (false, false);
+        let mut sent = false;
+        let mut told = false;
         let one_end = Planted::named("ofi-asks-one-end-of-a-write").is_on();
         let done = self.attempt(
             |this, slot| {

@@ -448,7 +448,8 @@ mod tests {
 
     /// Operations that end in another order than they began, of which those by one method fail.
     fn fail(chooser: &mut Chooser, ops: u64, fails: impl Fn(Method) -> bool) -> [u64; 4] {
-        let (mut used, mut now) = ([0; 4], chooser.last);
+        let mut used = [0; 4];
+        let mut now = chooser.last;
         for pair in 0..ops / 2 {
             let two = [2 * pair, 2 * pair + 1]
                 .map(|flight| (flight, chooser.choose(flight, 1 << 20, ALL, Instant(now))));

@@ -103,7 +103,8 @@ impl Counts {
     /// What was counted after `before`.
     #[must_use]
     pub fn since(self, before: Self) -> Self {
-        let (now, then) = (self.to_array(), before.to_array());
+        let now = self.to_array();
+        let then = before.to_array();
         Self::from_array(core::array::from_fn(|at| now[at].wrapping_sub(then[at])))
     }
 

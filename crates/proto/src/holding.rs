@@ -30,7 +30,8 @@ mod tests {
 
     #[test]
     fn a_held_table_has_room_for_all_entries() {
-        let (mut entries, mut queue) = (alloc::vec![1_u8; 3], VecDeque::from([1_u8; 3]));
+        let mut entries = alloc::vec![1_u8; 3];
+        let mut queue = VecDeque::from([1_u8; 3]);
         try_hold(&mut entries, 100).unwrap();
         try_hold_queue(&mut queue, 100).unwrap();
         assert!(entries.capacity() >= 100 && queue.capacity() >= 100);

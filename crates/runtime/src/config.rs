@@ -44,7 +44,8 @@ pub fn ofi_config(params: &Params) -> Result<OfiConfig, ConfigError> {
 /// The software NIC's configuration: a NIC for each address, unless a number was asked for.
 #[must_use]
 pub fn soft_config(params: &Params, addresses: Vec<IpAddr>) -> SoftConfig {
-    let (soft, usual) = (&params.soft, SoftConfig::default());
+    let soft = &params.soft;
+    let usual = SoftConfig::default();
     let or = |asked: u32, usual: u32| if asked > 0 { asked } else { usual };
     let nics = if soft.nics > 0 { soft.nics as usize } else { addresses.len().max(1) };
     SoftConfig {

@@ -68,7 +68,12 @@ fn actions(bytes: &[u8]) {
 }
 
 fn action_seeds() -> Vec<Vec<u8>> {
-    let (put, get, add, quiet, greet, say) = (0, 1, 2, 3, 4, 5);
+    let put = 0;
+    let get = 1;
+    let add = 2;
+    let quiet = 3;
+    let greet = 4;
+    let say = 5;
     let scripts: [Vec<[u8; 4]>; 4] = [
         vec![
             [put, 0, 8, 1],
@@ -239,7 +244,8 @@ impl World {
     /// Another process says a word.
     fn say(&mut self, kind: u8, number: u8) {
         let Some(stream) = Stream::new(number % 8) else { return };
-        let (id, proof) = (u64::from(number), [number; 16]);
+        let id = u64::from(number);
+        let proof = [number; 16];
         let word = match kind % 9 {
             0 => Say::Dial {
                 id,

@@ -200,7 +200,8 @@ fn used_up(cgroup: &Path, device: &str) -> Option<CgroupLimit> {
             text.lines().find_map(|line| line.strip_prefix(device)?.strip_prefix(' ').map(str::to_owned));
         line.unwrap_or_default()
     };
-    let (limits, used) = (line(&text), line(&current));
+    let limits = line(&text);
+    let used = line(&current);
     let value = |line: &str, resource: &str| {
         let mut pairs = line.split_whitespace().filter_map(|pair| pair.split_once('='));
         pairs.find(|(of, _)| *of == resource)?.1.parse::<u64>().ok()

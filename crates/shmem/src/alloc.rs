@@ -83,7 +83,8 @@ impl Ask {
             return Ok(());
         }
         if differs(0) {
-            let (theirs, ours) = (Call::name(theirs[0]), Call::name(ours[0]));
+            let theirs = Call::name(theirs[0]);
+            let ours = Call::name(ours[0]);
             return Err(Error::Calls { pe, theirs, ours });
         }
         let whats =
@@ -168,7 +169,8 @@ impl Pe {
         }
         self.allocate_alike(Call::Calloc, bytes, ALIGN, |addr| {
             let zeros = [0; 4096];
-            let (heap, mut at) = (&self.segments.0[HEAP], 0);
+            let heap = &self.segments.0[HEAP];
+            let mut at = 0;
             while at < bytes && !crate::planted("shmem-callocs-what-was-there") {
                 let len = zeros.len().min(bytes - at);
                 inside(heap.write((addr - heap.addr() + at) as u64, &zeros[..len]))?;

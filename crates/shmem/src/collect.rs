@@ -82,7 +82,8 @@ impl Pe {
 
     /// The same, where all have as many.
     pub(crate) fn fcollect(&self, group: &Group, dest: usize, source: &Memory) -> Result<()> {
-        let (team, len) = (group.team(), source.len());
+        let team = group.team();
+        let len = source.len();
         let me = self.index(team)?;
         let dest = if len > 0 { self.place(dest, len.saturating_mul(team.size))? } else { Place::inner(0) };
         self.push_to_all(group, dest.plus((me * len) as i64), source)
@@ -107,7 +108,8 @@ impl Pe {
         for step in 0..team.size {
             let to = (me + step) % team.size;
             let first = |block: usize, stride: usize| block * how.count * stride * how.element;
-            let (there, here) = (dest.plus(first(me, how.to) as i64), source + first(to, how.from));
+            let there = dest.plus(first(me, how.to) as i64);
+            let here = source + first(to, how.from);
             if how.to == 1 && how.from == 1 {
                 self.put(0, team.pe(to), there, &memory(here, how.count * how.element), When::Now)?;
                 continue;

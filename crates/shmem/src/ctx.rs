@@ -125,7 +125,8 @@ mod tests {
     #[test]
     fn contexts_are_of_one_use_and_share_lanes() {
         let shared = Team { slot: 1, start: 0, stride: 1, size: 4 };
-        let (teams, ctxs) = (Teams::new(4, shared), Ctxs::new().unwrap());
+        let teams = Teams::new(4, shared);
+        let ctxs = Ctxs::new().unwrap();
         assert_eq!(ctxs.named(DEFAULT, &teams).unwrap().lane, 0);
         assert!(ctxs.named(0, &teams).is_err());
         let made: Vec<_> = (0..CTXS).map(|_| ctxs.make(WORLD).unwrap()).collect();

@@ -119,7 +119,8 @@ impl Far {
         from: &Memory,
         own: Option<Place>,
     ) -> Result<()> {
-        let (len, on) = (from.len() as u64, self.lane(lane)?);
+        let len = from.len() as u64;
+        let on = self.lane(lane)?;
         match own {
             _ if from.len() <= on.inline_max => self.put_inline(on, pe, to, from),
             Some(own) if len >= DIRECT => {
@@ -161,13 +162,15 @@ impl Far {
 
     /// Puts a few bytes, which are copied.
     pub(crate) fn put_bytes(&self, lane: usize, pe: usize, to: Place, bytes: &[u8]) -> Result<()> {
-        let (on, to) = (self.lane(lane)?, (to.segment as u8, to.offset));
+        let on = self.lane(lane)?;
+        let to = (to.segment as u8, to.offset);
         self.until(on, || Ok(self.job.put(on.id, pe as u32, to, Source::Bytes(bytes))?)).map(drop)
     }
 
     /// The same, if there is room for it now. Whether it began.
     pub(crate) fn try_put_bytes(&self, lane: usize, pe: usize, to: Place, bytes: &[u8]) -> Result<bool> {
-        let (on, to) = (self.lane(lane)?, (to.segment as u8, to.offset));
+        let on = self.lane(lane)?;
+        let to = (to.segment as u8, to.offset);
         Ok(self.job.put(on.id, pe as u32, to, Source::Bytes(bytes))?.is_some())
     }
 

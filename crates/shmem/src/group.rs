@@ -59,10 +59,12 @@ impl Pe {
     pub(crate) fn sync_group(&self, group: &Group) -> Result<()> {
         let Group::Set(team, words) = group else { return self.sync(group.team()) };
         let me = self.index(team)?;
-        let (mut round, mut step) = (0, 1);
+        let mut round = 0;
+        let mut step = 1;
         while step < team.size {
             let word = words.plus(round * 8);
-            let (to, from) = (team.pe((me + step) % team.size), team.pe((me + team.size - step) % team.size));
+            let to = team.pe((me + step) % team.size);
+            let from = team.pe((me + team.size - step) % team.size);
             self.change(0, to, word, Type::U64, Action::Add(1))?;
             let whom = Whom::Member(*team, from);
             self.until(whom, || Ok((self.look_at(word, Width::Eight)? > 0).then_some(())))?;

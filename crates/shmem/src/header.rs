@@ -464,7 +464,8 @@ fn prototypes(list: &[Function], prefix: &str) -> String {
         let one = [""];
         let types = if function.types.is_empty() { &one[..] } else { &function.types[..] };
         for name in types {
-            let (returns, arguments) = (with_type(function.out, name), with_type(function.arguments, name));
+            let returns = with_type(function.out, name);
+            let arguments = with_type(function.arguments, name);
             let of = function.name.replace("TYPE", name);
             let star = if returns.ends_with('*') { "" } else { " " };
             let _ = writeln!(out, "{returns}{star}{prefix}{of}({arguments});");
@@ -539,7 +540,8 @@ fn overloads(list: &[Function]) -> String {
             if !(APART.contains(name) || is_only(function, name) || complex(name)) {
                 continue;
             }
-            let (returns, arguments) = (with_type(function.out, name), with_type(function.arguments, name));
+            let returns = with_type(function.out, name);
+            let arguments = with_type(function.arguments, name);
             let of = function.name.replace("TYPE", name);
             let back = if returns == "void" { "" } else { "return " };
             let _ = writeln!(
@@ -565,7 +567,8 @@ fn shmem_h() -> String {
         let taken: Vec<String> = (1..=count).map(|at| format!("_{at}")).collect();
         let _ = writeln!(picks, "#define SHMEM_C11_PICK_{count}({}, name, ...) name", taken.join(", "));
     }
-    let (generic, overloaded) = (generics(&list), overloads(&list));
+    let generic = generics(&list);
+    let overloaded = overloads(&list);
     HEAD.to_owned()
         + &prototypes(&list, "shmem_")
         + MIDDLE

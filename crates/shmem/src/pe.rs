@@ -110,7 +110,8 @@ impl Pe {
         let mut params = trunkline_runtime::params_or(&DEFAULTS)?;
         // Neighbours change words by themselves.
         params.execute_by = ExecuteBy::Owner;
-        let (passive, shared_heap) = (params.progress_thread, params.shared_heap);
+        let passive = params.progress_thread;
+        let shared_heap = params.shared_heap;
         let bytes = page(settings.heap)?;
         // What is aligned in the heap is so in each PE.
         let heap = Shared::aligned("trunkline.heap", bytes, bytes.next_power_of_two().min(ALIGN_MAX))?;
@@ -119,7 +120,8 @@ impl Pe {
         let ctxs = Ctxs::new()?;
         let (job, mut member) =
             Member::join(params, None, MEETING, "OpenSHMEM library", log(settings.debug))?;
-        let (me, size) = (member.rank, member.size);
+        let me = member.rank;
+        let size = member.size;
         if size > PES_MAX {
             return Err(Error::Exhausted { what: "PEs", limit: PES_MAX });
         }
@@ -196,7 +198,8 @@ impl Pe {
 
     /// Ends the program in all PEs.
     pub(crate) fn exit_all(&self, status: i32) {
-        let (word, until) = (u64::from(status.cast_unsigned()) | ENDS, Instant::now() + ENDS_WITHIN);
+        let word = u64::from(status.cast_unsigned()) | ENDS;
+        let until = Instant::now() + ENDS_WITHIN;
         let others = || (1..self.size).map(|step| (self.me + step) % self.size);
         // By the control streams first: whoever hears of an end waits only so long for the reason.
         if let Some(far) = self.far.as_ref().filter(|_| !crate::planted("shmem-ends-by-links-alone")) {
@@ -309,7 +312,8 @@ fn say(settings: &Settings, size: usize) {
 
 /// For `SHMEM_DEBUG`: how this PE reaches the others.
 fn tell(log: &dyn Fn(Level, &str), (me, size): (usize, usize), near: &[Near], segments: &Segments) {
-    let (heap, statics) = (segments.0[HEAP].len(), segments.0[STATICS].len());
+    let heap = segments.0[HEAP].len();
+    let statics = segments.0[STATICS].len();
     let whole = near.iter().filter(|near| near.is_whole()).count() - 1;
     let parted = near.iter().filter(|near| near.is_parted()).count();
     let line = format!(
@@ -353,7 +357,8 @@ fn read(given: &[Vec<u8>], own: &Told) -> Result<Vec<Told>> {
     for (pe, bytes) in given.iter().enumerate() {
         let told = Told::from_bytes(bytes).map_err(|source| Error::Pe { pe, source })?;
         for (at, what) in ["symmetric heap", "static variables", "inner memory"].into_iter().enumerate() {
-            let (theirs, ours) = (told.segments[at].len, own.segments[at].len);
+            let theirs = told.segments[at].len;
+            let ours = own.segments[at].len;
             if theirs != ours {
                 return Err(Error::Differ { pe, what, theirs, ours });
             }

@@ -56,7 +56,8 @@ impl Pe {
         let places = (self.place(dest, len)?, self.place(source, len)?);
         match group {
             Group::Team(team) if self.fits_slot(len) => {
-                let (mut acc, mut other) = ([Aligned([0; 64]); SLOT], [Aligned([0; 64]); SLOT]);
+                let mut acc = [Aligned([0; 64]); SLOT];
+                let mut other = [Aligned([0; 64]); SLOT];
                 let acc = &mut bytemuck::bytes_of_mut(&mut acc)[..len];
                 let other = &mut bytemuck::bytes_of_mut(&mut other)[..len];
                 self.exchange(team, &memory(source, len), |index, from, at| {
@@ -84,14 +85,17 @@ impl Pe {
         let me = self.index(team)?;
         let share = count.div_ceil(team.size) * element;
         let share = if crate::planted("shmem-reduces-a-part") { count / team.size * element } else { share };
-        let (begin, end) = ((me * share).min(count * element), ((me + 1) * share).min(count * element));
+        let begin = (me * share).min(count * element);
+        let end = ((me + 1) * share).min(count * element);
         let chunk = if self.far.is_some() { CHUNK_FAR } else { CHUNK };
         let chunk = chunk - chunk % element;
-        let (mut acc, mut other) = (Buffer::new(chunk)?, Buffer::new(chunk)?);
+        let mut acc = Buffer::new(chunk)?;
+        let mut other = Buffer::new(chunk)?;
         self.sync_group(group)?;
         for at in (begin..end).step_by(chunk) {
             let len = chunk.min(end - at);
-            let (acc, other) = (acc.bytes(len), other.bytes(len));
+            let acc = acc.bytes(len);
+            let other = other.bytes(len);
             self.read(team.pe(0), source.plus(at as i64), acc)?;
             for index in 1..team.size {
                 self.read(team.pe(index), source.plus(at as i64), other)?;
@@ -124,7 +128,8 @@ pub(crate) trait Op<T> {
 
 /// Combines elements of a type.
 pub(crate) fn fold<T: Pod, O: Op<T>>(acc: &mut [u8], with: &[u8]) {
-    let (acc, with) = (bytemuck::cast_slice_mut::<u8, T>(acc), bytemuck::cast_slice::<u8, T>(with));
+    let acc = bytemuck::cast_slice_mut::<u8, T>(acc);
+    let with = bytemuck::cast_slice::<u8, T>(with);
     for (one, other) in acc.iter_mut().zip(with) {
         *one = O::apply(*one, *other);
     }
@@ -263,7 +268,9 @@ mod tests {
 
     #[test]
     fn long_doubles_are_added_multiplied_and_compared() {
-        let (two, four, less) = (power(1, false), power(2, false), power(3, true));
+        let two = power(1, false);
+        let four = power(2, false);
+        let less = power(3, true);
         assert_eq!(<Sum as Op<_>>::apply(two, two), four);
         assert_eq!(<Prod as Op<_>>::apply(two, two), four);
         assert_eq!((<Min as Op<_>>::apply(two, four), <Max as Op<_>>::apply(two, four)), (two, four));

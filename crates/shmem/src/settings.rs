@@ -56,7 +56,9 @@ impl Settings {
     pub(crate) fn help(&self) -> String {
         let Self { heap, info, version, debug, .. } = self;
         let on = |switch: &bool| if *switch { "on" } else { "off" };
-        let (info, version, debug) = (on(info), on(version), on(debug));
+        let info = on(info);
+        let version = on(version);
+        let debug = on(debug);
         format!(
             "\
 SHMEM_SYMMETRIC_SIZE={heap}

@@ -110,7 +110,8 @@ impl Pe {
 
     /// The index in one team of who has an index in another.
     pub(crate) fn translate(&self, from: usize, index: i64, to: usize) -> Result<Option<usize>> {
-        let (from, to) = (self.teams.named(from)?, self.teams.named(to)?);
+        let from = self.teams.named(from)?;
+        let to = self.teams.named(to)?;
         match from.named(index) {
             Ok(pe) => Ok(to.index(pe)),
             Err(Error::NoPe { .. }) => Ok(None),

@@ -24,7 +24,8 @@ impl Pe {
     pub(crate) fn sync(&self, team: &Team) -> Result<()> {
         let me = self.index(team)?;
         let turn = self.teams.turn(team.slot);
-        let (mut round, mut step) = (0, 1);
+        let mut round = 0;
+        let mut step = 1;
         let heard = if crate::planted("shmem-syncs-early") { team.size / 2 } else { team.size };
         while step < heard {
             let flag = self.layout.flag(team.slot, round);
@@ -37,7 +38,8 @@ impl Pe {
 
     /// Waits for a word of this PE's inner memory, which the PE of that index writes.
     fn hear(&self, team: &Team, from: usize, flag: u64, turn: u64) -> Result<()> {
-        let (inner, whom) = (&self.segments.0[INNER], Whom::Member(*team, team.pe(from)));
+        let inner = &self.segments.0[INNER];
+        let whom = Whom::Member(*team, team.pe(from));
         self.until(whom, || Ok((inside(inner.load(flag))? >= turn).then_some(())))
     }
 

@@ -63,7 +63,8 @@ impl Team {
     fn unpack(slot: usize, word: u64) -> Option<Self> {
         let stride = ((word >> (2 * PE_BITS)) & MASK) as i64;
         let stride = if stride >= 1 << (PE_BITS - 1) { stride - (1 << PE_BITS) } else { stride };
-        let (start, size) = ((word & MASK) as usize, (word >> PE_BITS & MASK) as usize);
+        let start = (word & MASK) as usize;
+        let size = (word >> PE_BITS & MASK) as usize;
         (word & LIVE != 0).then_some(Self { slot, start, stride, size })
     }
 }

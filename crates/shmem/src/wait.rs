@@ -65,7 +65,9 @@ impl Pe {
         }
         let mut waiting = Waiting::patient(self.spins, YIELDS);
         let mut looked: Option<Instant> = None;
-        let (mut turn, mut stirs, mut vain) = (0, None, 0_u32);
+        let mut turn = 0;
+        let mut stirs = None;
+        let mut vain = 0_u32;
         loop {
             if let Some(done) = look()? {
                 return Ok(done);

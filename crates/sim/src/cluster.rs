@@ -259,7 +259,8 @@ impl Cluster {
             .iter()
             .filter(|side| side.phase != Phase::Closed)
             .map(|side| {
-                let (name, phase) = (side.name(), side.phase);
+                let name = side.name();
+                let phase = side.phase;
                 format!("{name} {phase:?}, {} done, {} in flight", side.completed, side.flights.len())
             })
             .collect();
@@ -352,9 +353,10 @@ impl Cluster {
         let carry =
             |at: usize| ends.iter().all(|end| end.as_ref().is_some_and(|links| links.get(at) == Some(&true)));
         let uncut = |at: usize| {
-            let (from, to) =
-                (plan.from_nics[at % plan.from_nics.len()], plan.to_nics[at % plan.to_nics.len()]);
-            let (from, to) = ((Pid(plan.from), from), (Pid(plan.to), to));
+            let from = plan.from_nics[at % plan.from_nics.len()];
+            let to = plan.to_nics[at % plan.to_nics.len()];
+            let from = (Pid(plan.from), from);
+            let to = (Pid(plan.to), to);
             let cut = self.world.is_cut(from.0, from.1) || self.world.is_cut(to.0, to.1);
             !cut && !self.world.is_stranded(from, to)
         };
@@ -403,7 +405,8 @@ impl Cluster {
             if !single {
                 continue;
             }
-            let (links, scenario) = (self.world.counts(process.pid).links, &self.scenario);
+            let links = self.world.counts(process.pid).links;
+            let scenario = &self.scenario;
             let sharing = scenario.sharing_that_fits();
             self.groups.check_links(process.pid, links, all, &scenario.comms, &sharing)?;
         }

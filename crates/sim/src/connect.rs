@@ -19,7 +19,8 @@ impl Links for SimRail {
             return Err(LinkError::NoSuchPipeline { asked, pipelines: 1 });
         }
         let mut state = self.world.lock();
-        let (nic, limit) = (state.rails[self.rail].nic, state.weather.caps.links_max);
+        let nic = state.rails[self.rail].nic;
+        let limit = state.weather.caps.links_max;
         let mine = state.rails[self.rail].links.iter().flatten().count();
         let of_nic: usize = state
             .rails
@@ -34,7 +35,8 @@ impl Links for SimRail {
         if mine >= asked as usize {
             return Err(LinkError::Exhausted(asked));
         }
-        let (secret, index) = (state.dice.draw(), state.links.len());
+        let secret = state.dice.draw();
+        let index = state.links.len();
         let links = &mut state.rails[self.rail].links;
         // The lowest free number, so that numbers are used again at once.
         let id = links.iter().position(Option::is_none).unwrap_or_else(|| {

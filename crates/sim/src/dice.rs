@@ -70,7 +70,9 @@ mod tests {
 
     #[test]
     fn equal_seeds_give_equal_numbers() {
-        let (mut a, mut b, mut c) = (Dice::new(7, 1), Dice::new(7, 1), Dice::new(7, 2));
+        let mut a = Dice::new(7, 1);
+        let mut b = Dice::new(7, 1);
+        let mut c = Dice::new(7, 2);
         let draw = |dice: &mut Dice| (0..8).map(|_| dice.draw()).collect::<Vec<_>>();
         let first = draw(&mut a);
         assert_eq!(first, draw(&mut b));

@@ -84,7 +84,8 @@ impl State {
         if std::mem::replace(&mut wqe.told, true) {
             return;
         }
-        let (wr_id, signalled) = (wqe.wr_id, wqe.signalled);
+        let wr_id = wqe.wr_id;
+        let signalled = wqe.signalled;
         if signalled {
             self.complete(link, wr_id, Done::Posted, Status::Ok, None, 0, true, None);
         } else {

@@ -70,7 +70,9 @@ impl Side {
     /// Ends registrations, as often as it takes, then goes on.
     pub(crate) fn release(&mut self, around: &mut Around<'_>) -> Step {
         let Some(id) = self.id.filter(|_| !self.given_up) else { return self.leave(around) };
-        let (mut stuck, mut drains, mut copies) = (Vec::new(), false, false);
+        let mut stuck = Vec::new();
+        let mut drains = false;
+        let mut copies = false;
         for mr in std::mem::take(&mut self.leaving_regions) {
             match around.engine.deregister(id, mr) {
                 Ok(()) => self.regions.retain(|known| *known != mr),
@@ -215,7 +217,8 @@ impl Side {
 
     /// Others that share its queue pairs go on; what it waits for has a limit.
     fn wait_to_leave(&mut self, around: &Around<'_>) -> Check {
-        let (now, name) = (around.world.now(), self.name());
+        let now = around.world.now();
+        let name = self.name();
         if self.drains.is_none() {
             self.slept = 0;
         }

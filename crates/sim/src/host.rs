@@ -34,7 +34,8 @@ impl Host for SimHost {
         let mut state = self.world.lock();
         let mut bytes = [0; 16];
         if let Some(process) = state.processes.get_mut(self.process.0) {
-            let (low, high) = (process.dice.draw(), process.dice.draw());
+            let low = process.dice.draw();
+            let high = process.dice.draw();
             bytes[..8].copy_from_slice(&low.to_le_bytes());
             bytes[8..].copy_from_slice(&high.to_le_bytes());
         }

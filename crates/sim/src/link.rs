@@ -294,7 +294,8 @@ impl State {
         frees_slot: bool,
         ack: Option<u64>,
     ) {
-        let (rail, id) = (self.links[link].rail, self.links[link].id);
+        let rail = self.links[link].rail;
+        let id = self.links[link].id;
         let completion = Completion { wr_id, link: LinkId(id), done, status, imm, len };
         self.rails[rail].waiting.push_back(Waiting { completion, link, frees_slot, ack });
         self.pump(rail);
@@ -371,7 +372,8 @@ impl State {
         if self.links[link].phase == LinkPhase::Gone {
             return;
         }
-        let (rail, id) = (self.links[link].rail, self.links[link].id);
+        let rail = self.links[link].rail;
+        let id = self.links[link].id;
         let entry = &mut self.links[link];
         entry.phase = LinkPhase::Gone;
         entry.sends.clear();

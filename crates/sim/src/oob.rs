@@ -112,7 +112,8 @@ impl State {
         if self.streams.ends[peer].inbox.len() >= self.weather.stream_depth {
             return Err(OobError::Overflow);
         }
-        let (twice, lost) = (self.weather.stream_twice, self.weather.stream_lost);
+        let twice = self.weather.stream_twice;
+        let lost = self.weather.stream_lost;
         // The first frame of a stream says who speaks; a stream that loses it is no stream at all.
         let first = std::mem::replace(&mut self.streams.ends[end].silent, false);
         if !first && self.dice.chance(lost) {

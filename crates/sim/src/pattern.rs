@@ -37,7 +37,8 @@ pub(crate) fn mismatch_after(
     len: u64,
     seed: u64,
 ) -> Option<(u64, u8, u8)> {
-    let (mut wanted, mut found) = (Vec::new(), vec![0; len as usize]);
+    let mut wanted = Vec::new();
+    let mut found = vec![0; len as usize];
     bytes(seed, len, &mut wanted);
     if memory.read(offset, &mut found).is_err() {
         return Some((0, 0, 0));

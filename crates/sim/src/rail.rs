@@ -227,7 +227,8 @@ impl State {
 
     /// Of the operations that leave, the latest `leaving`, copies what is not too long: its memory is free from now on.
     fn copy_out(&mut self, link: usize, leaving: u64) {
-        let (to, max) = (self.links[link].flushed, self.weather.copied_max);
+        let to = self.links[link].flushed;
+        let max = self.weather.copied_max;
         for seq in to - leaving..to {
             let Some(wqe) = self.links[link].wqe(seq) else { continue };
             let (Work::Send { body: source, .. } | Work::Write { from: source, .. }) = &wqe.work else {
@@ -296,7 +297,11 @@ impl State {
             self.mark_shadow(link, seq);
         }
         let progress = Progress::Posted;
-        let (executed, haunts, carried_out, taken, told) = (false, false, false, false, false);
+        let executed = false;
+        let haunts = false;
+        let carried_out = false;
+        let taken = false;
+        let told = false;
         let wqe = Wqe {
             seq,
             wr_id,

@@ -90,7 +90,8 @@ impl Side {
             let Some(group) = around.plan.groups.get(receiving.next) else { return Ok(false) };
             let Some(message) = group.get(receiving.prepared.len()) else { return Ok(true) };
             let Some(place) = self.place(around, message.room)? else { return Ok(false) };
-            let (memory, offset) = (place.memory.clone(), place.offset);
+            let memory = place.memory.clone();
+            let offset = place.offset;
             let room = Room { memory, offset, len: message.room, background: around.dice.draw() };
             room.prepare();
             if let Some(receiving) = self.receiving() {

@@ -45,10 +45,12 @@ impl Registrar for SimRegistrar {
         if state.regions.values().filter(|region| same_nic(region.rail)).count() >= limit as usize {
             return Err(RegisterError::Exhausted(limit));
         }
-        let (local, remote) = (state.dice.draw(), state.dice.draw());
+        let local = state.dice.draw();
+        let remote = state.dice.draw();
         // Not the real address, which would make two runs of a seed differ.
         let base = if state.weather.based { state.dice.draw() >> 17 << 12 } else { 0 };
-        let (rail, memory) = (self.rail, memory.clone());
+        let rail = self.rail;
+        let memory = memory.clone();
         state.note(format_args!("{} registers {local:#x}, {} bytes", self.process, memory.len()));
         let region = Region { rail, memory, access, purpose, remote, base, closed: false, copying: None };
         state.remote_keys.insert(remote, local);
@@ -123,7 +125,8 @@ impl SimRegistrar {
             let remote = region.remote;
             state.retired.insert(remote, self.rail);
         }
-        let (leak, now) = (state.mutant == Mutant::LeakRegion && state.dice.chance(500), state.now);
+        let leak = state.mutant == Mutant::LeakRegion && state.dice.chance(500);
+        let now = state.now;
         let known = state.regions.get(&key.0).filter(|region| region.rail == self.rail);
         let (copying, closed) =
             known.map(|region| (region.copying, region.closed)).ok_or(DeregisterError::Unknown)?;

@@ -164,7 +164,8 @@ impl Scenario {
             rail_time: 3_000_000_000,
         };
         let pace = dice.pick([20, 200, 2_000, 20_000]);
-        let (look_again, tend) = (dice.pick([0, 100]), dice.pick([0, 0, 300]));
+        let look_again = dice.pick([0, 100]);
+        let tend = dice.pick([0, 0, 300]);
         let sharing = Vec::new();
         let mut scenario =
             Self { weather, processes, engine, sharing, comms, faults, pace, look_again, tend };
@@ -203,8 +204,8 @@ impl Scenario {
                 _ => 3_000_000_000 + dice.below(100_000_000),
             };
             let time = dice.pick([1_000, 1_000_000, 200_000_000, 2_000_000_000, 1 << 60]);
-            let (process, nic) =
-                (dice.below(self.processes as u64) as usize, dice.below(nics as u64) as usize);
+            let process = dice.below(self.processes as u64) as usize;
+            let nic = dice.below(nics as u64) as usize;
             self.faults.push(FaultPlan { at, fault: Fault::Cut(process, nic, time) });
         }
         self.weather.deaf = dice.chance(250);

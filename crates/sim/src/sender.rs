@@ -99,11 +99,14 @@ impl Side {
 
     /// Tries to send one message.
     pub(crate) fn send(&mut self, around: &mut Around<'_>) -> Step {
-        let (window, dice) = (around.plan.window, &mut *around.dice);
+        let window = around.plan.window;
+        let dice = &mut *around.dice;
         let Some(sending) = self.sending() else { return Ok(false) };
         let Some(at) = sending.choose(window, |n| dice.below(n)) else { return Ok(false) };
         let item = &sending.items[at];
-        let (message, pattern, place) = (item.message, item.pattern, item.place.clone());
+        let message = item.message;
+        let pattern = item.pattern;
+        let place = item.place.clone();
         let place = match place {
             Some(place) => place,
             None => {
@@ -150,7 +153,8 @@ impl Side {
         self.completed += 1;
         around.world.note(format_args!("{} has sent {at}", self.name()));
         let Some(sending) = self.sending() else { return Ok(()) };
-        let (place, len) = (sending.items[at].place.take(), sending.items[at].message.size);
+        let place = sending.items[at].place.take();
+        let len = sending.items[at].message.size;
         if let Some(place) = place {
             let what = format!("{} buffer of message {at}", self.name());
             self.bury(around, place, len, &what)?;

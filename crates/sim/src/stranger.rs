@@ -36,7 +36,8 @@ fn speech(dice: &mut Dice, others: &[ProcessId]) -> Vec<Vec<u8>> {
     let offer = Offer { groups: 4 };
     let hello = |min, max| frame::Frame::Hello { min, max, offer, process }.to_bytes();
     // The first places of the tables of comms and attempts, in their first use.
-    let (comm, conn) = (1 << 16 | dice.below(4), 1 << 32 | dice.below(4));
+    let comm = 1 << 16 | dice.below(4);
+    let conn = 1 << 32 | dice.below(4);
     let nowhere = Region { key: dice.draw(), addr: dice.draw() };
     let listen = dice.draw();
     let open = frame::Frame::Open(Open {

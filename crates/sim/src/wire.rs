@@ -88,7 +88,8 @@ impl State {
 
     fn send_off(&mut self, link: usize, peer: usize, seq: u64) {
         let Some(wqe) = self.links[link].wqe(seq) else { return };
-        let (len, flush) = (wqe.work.len(), matches!(wqe.work, Work::Flush));
+        let len = wqe.work.len();
+        let flush = matches!(wqe.work, Work::Flush);
         let target = match wqe.work {
             Work::Write { to, .. } => Some(to),
             _ => None,
@@ -247,7 +248,8 @@ impl State {
         let until = self.now + after;
         let Some(region) = self.regions.get_mut(&key) else { return false };
         region.copying = Some(until);
-        let (memory, offset) = (region.memory.clone(), to.addr.wrapping_sub(region.base));
+        let memory = region.memory.clone();
+        let offset = to.addr.wrapping_sub(region.base);
         self.schedule_at(until, Event::Late { memory, offset, bytes });
         self.close_region(key);
         self.note(format_args!("a copy into region {key:#x} is stuck for {} us", after / 1000));
@@ -270,7 +272,8 @@ impl State {
             }
             Mutant::LateWrite if self.dice.chance(300) => {
                 if let Some(region) = self.regions.get(&region) {
-                    let (memory, bytes) = (region.memory.clone(), bytes.clone());
+                    let memory = region.memory.clone();
+                    let bytes = bytes.clone();
                     let after = self.dice.between(1_000, 200_000);
                     self.schedule(after, Event::Late { memory, offset, bytes });
                 }

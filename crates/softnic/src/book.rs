@@ -95,7 +95,8 @@ impl Pins {
     /// # Errors
     /// [`OutOfMemory`].
     pub(crate) fn new(peer: PeerMemory, out: Arc<Segment>, own: Arc<Segment>) -> Result<Self, OutOfMemory> {
-        let (offers, grants) = (Side::new(Copier::Target, out)?, Side::new(Copier::Initiator, own)?);
+        let offers = Side::new(Copier::Target, out)?;
+        let grants = Side::new(Copier::Initiator, own)?;
         Ok(Self { peer, offers, grants, ended: AtomicBool::new(false) })
     }
 

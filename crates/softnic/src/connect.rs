@@ -105,7 +105,8 @@ impl Address {
         let mut token = [0; 16];
         token.copy_from_slice(&bytes[80..96]);
         let geometry = Geometry::new(word(40), word(44)).ok_or("its ring sizes are not usable")?;
-        let (receives, reads) = (word(52), word(56));
+        let receives = word(52);
+        let reads = word(56);
         if receives > RECEIVES || reads == 0 || word(48) != 0 || word(60) != 0 {
             return Err("its limits are not usable");
         }
@@ -129,7 +130,8 @@ impl Address {
 fn parse_door(bytes: &[u8; BYTES]) -> Result<Option<SocketAddr>, &'static str> {
     let mut octets = [0; 16];
     octets.copy_from_slice(&bytes[104..120]);
-    let (ip, port) = (Ipv6Addr::from(octets), u16::from_le_bytes([bytes[100], bytes[101]]));
+    let ip = Ipv6Addr::from(octets);
+    let port = u16::from_le_bytes([bytes[100], bytes[101]]);
     let ip = match (bytes[102], bytes[103]) {
         (0, 0) if octets == [0; 16] && port == 0 => return Ok(None),
         (4, 0) => ip.to_ipv4_mapped().map(IpAddr::V4),

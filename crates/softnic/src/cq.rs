@@ -221,14 +221,16 @@ mod tests {
         cq.produce(2);
         assert_eq!(cq.next(), 4);
         let outlook = [u64::MAX - 2, u64::MAX - 1, u64::MAX, 0, 1, 100].map(|index| cq.outlook(index));
-        let (reached, lost) = (Outlook::Reached, Outlook::Lost);
+        let reached = Outlook::Reached;
+        let lost = Outlook::Lost;
         assert_eq!(outlook, [reached, reached, reached, lost, lost, lost]);
     }
 
     #[test]
     fn only_open_queues_of_the_nic_are_found() {
         let cqs = Cqs::new(u64::MAX);
-        let (one, two) = (cqs.add(0, 0), cqs.add(1, 0));
+        let one = cqs.add(0, 0);
+        let two = cqs.add(1, 0);
         assert_eq!((one.id, two.id), (u64::MAX, 0));
         assert!(cqs.find(0, one.id).is_some() && cqs.find(1, two.id).is_some());
         assert!(cqs.find(1, one.id).is_none() && cqs.find(0, 1).is_none());

@@ -59,7 +59,9 @@ fn record_seeds() -> Vec<Vec<u8>> {
     let inline = |len| Payload::Inline { len };
     let staged = Payload::Staged { offset: 4096, len: u32::MAX };
     let placed = Payload::Placed { nic: 1, key: 2, offset: 3, len: 4 };
-    let (key, addr, id) = (0x0123_4567_89ab_cdef, 0x7f00_0000_1000, 1 << 40 | 5);
+    let key = 0x0123_4567_89ab_cdef;
+    let addr = 0x7f00_0000_1000;
+    let id = 1 << 40 | 5;
     let all = [
         (Verb::Write { key, addr }, inline(8), Some(0x1000_0001)),
         (Verb::Write { key, addr }, staged, Some(u32::MAX)),
@@ -88,7 +90,9 @@ fn frame(bytes: &[u8]) {
 }
 
 fn frame_seeds() -> Vec<Vec<u8>> {
-    let (key, addr, id) = (0x0123_4567_89ab_cdef, 0x7f00_0000_1000, 1 << 40 | 5);
+    let key = 0x0123_4567_89ab_cdef;
+    let addr = 0x7f00_0000_1000;
+    let id = 1 << 40 | 5;
     let streamed = Payload::Streamed { len: 1 << 20, landed: false };
     let none = Payload::Inline { len: 0 };
     let record = |verb, payload, imm| {

@@ -124,7 +124,8 @@ impl Guards {
         // Whoever calls is a rail's owner, and not inside.
         let nobody = Guard { turn: AtomicU64::new(0), fenced: AtomicBool::new(true) };
         let inside = self.inside(&nobody);
-        let (mut started, mut spins) = (None, 0_u32);
+        let mut started = None;
+        let mut spins = 0_u32;
         while !inside.all_left() {
             spins = spins.wrapping_add(1);
             if spins.is_multiple_of(64) {
@@ -191,7 +192,8 @@ mod tests {
             );
             return;
         }
-        let (own, other) = (guards.add(), guards.add());
+        let own = guards.add();
+        let other = guards.add();
         other.enter();
         // A filter stays with its thread.
         std::thread::scope(|scope| {
@@ -213,7 +215,8 @@ mod tests {
     #[test]
     fn who_was_inside_has_left_once_its_turn_is_over() {
         let guards = Guards::new();
-        let (own, other) = (guards.add(), guards.add());
+        let own = guards.add();
+        let other = guards.add();
         own.enter();
         assert!(guards.inside(&own).all_left(), "nobody waits for himself");
         other.enter();

@@ -46,7 +46,8 @@ mod tests {
     #[test]
     fn a_link_is_known_as_long_as_it_exists() {
         let links = OwnLinks::new();
-        let (one, other) = (links.add([1; 16]), links.add([2; 16]));
+        let one = links.add([1; 16]);
+        let other = links.add([2; 16]);
         assert!(links.contains(&[1; 16]) && links.contains(&[2; 16]) && !links.contains(&[3; 16]));
         drop(one);
         assert!(!links.contains(&[1; 16]) && links.contains(&[2; 16]));

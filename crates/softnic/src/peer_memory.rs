@@ -118,7 +118,9 @@ mod tests {
 
     #[test]
     fn nothing_is_copied_once_the_proof_is_gone() {
-        let (mut kept, from, mut to) = (Box::new(77_u64), [5_u8; 64], [0_u8; 64]);
+        let mut kept = Box::new(77_u64);
+        let from = [5_u8; 64];
+        let mut to = [0_u8; 64];
         let addr = |place: *const u8| place.expose_provenance() as u64;
         let proof = LinkProof { addr: addr(std::ptr::from_ref(&*kept).cast()), word: 77 };
         let memory = PeerMemory::new(Arc::new(Process::own()), proof);

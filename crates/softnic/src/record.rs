@@ -117,14 +117,18 @@ impl Record {
     /// says of it, found sooner.
     #[inline(always)]
     pub(crate) fn small_write(words: &[u64; WORDS]) -> Option<(Self, u64, u64)> {
-        let (head, key, addr) = (words[1], words[2], words[3]);
-        let (flags, inline) = ((head >> 8) & 0xff, (head >> 24) & 0xff);
+        let head = words[1];
+        let key = words[2];
+        let addr = words[3];
+        let flags = (head >> 8) & 0xff;
+        let inline = (head >> 24) & 0xff;
         let is_write = head & 0xff == opcode::WRITE && (head >> 16) & 0xff == form::INLINE;
         if !is_write || flags & !(LAST | IMM | AWAITED) != 0 || inline > INLINE as u64 {
             return None;
         }
         let imm = (flags & IMM != 0).then_some((head >> 32) as u32);
-        let (verb, payload) = (Verb::Write { key, addr }, Payload::Inline { len: inline as u32 });
+        let verb = Verb::Write { key, addr };
+        let payload = Payload::Inline { len: inline as u32 };
         let record = Self { verb, payload, last: flags & LAST != 0, awaited: flags & AWAITED != 0, imm };
         Some((record, key, addr))
     }
@@ -161,7 +165,8 @@ impl Record {
             }
             _ => return None,
         };
-        let (key, addr) = (words[2], words[3]);
+        let key = words[2];
+        let addr = words[3];
         let verb = match head & 0xff {
             // Bytes of a stream are always behind the record.
             opcode::WRITE | opcode::SEND | opcode::REPLY | opcode::MATCHED
@@ -206,7 +211,10 @@ impl Record {
     /// Words 1 to 7 of the descriptor; inline payload goes over the last four.
     #[inline(always)]
     pub(crate) fn words(&self) -> [u64; 7] {
-        let (mut a, mut b, mut c, mut d) = (0, 0, 0, 0);
+        let mut a = 0;
+        let mut b = 0;
+        let mut c = 0;
+        let mut d = 0;
         let (form, inline) = match self.payload {
             Payload::Inline { len } => (form::INLINE, u64::from(len)),
             Payload::Staged { offset, len } => {

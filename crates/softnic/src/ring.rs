@@ -476,7 +476,8 @@ mod tests {
             let (mine, fd) = Segment::create(geometry).unwrap();
             let file = fd.try_clone().unwrap();
             let theirs = Segment::open(fd, geometry).unwrap().unwrap();
-            let (tx, rx) = (Producer::new(theirs, start).unwrap(), Consumer::new(mine, None, start));
+            let tx = Producer::new(theirs, start).unwrap();
+            let rx = Consumer::new(mine, None, start);
             Self { tx, rx, file, sent: VecDeque::new() }
         }
 
@@ -494,7 +495,8 @@ mod tests {
             let bytes = vec![value; len as usize];
             // SAFETY: that many bytes.
             self.tx.fill_by(offset, len, |to| unsafe { copy_shared(bytes.as_ptr(), to, len as usize) });
-            let (verb, payload) = (Verb::Send { offset: 0 }, Payload::Staged { offset, len });
+            let verb = Verb::Send { offset: 0 };
+            let payload = Payload::Staged { offset, len };
             self.tx.push(&Record { verb, payload, last: true, awaited: false, imm: None });
             self.sent.push_back((offset, bytes));
             Some(u64::from(offset) + u64::from(len))

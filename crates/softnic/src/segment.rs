@@ -112,7 +112,8 @@ impl Segment {
 
     /// Makes a segment that has no writer.
     pub(crate) fn unshared(geometry: Geometry) -> io::Result<Self> {
-        let (access, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
+        let access = ProtFlags::READ | ProtFlags::WRITE;
+        let flags = MapFlags::PRIVATE;
         // SAFETY: a new mapping at an address of the kernel's choice replaces nothing.
         let base = unsafe { rustix::mm::mmap_anonymous(ptr::null_mut(), geometry.bytes(), access, flags) }?;
         let Some(base) = NonNull::new(base.cast()) else { return Err(io::ErrorKind::OutOfMemory.into()) };

@@ -344,7 +344,9 @@ impl Qp {
             Some(tx) => Out::Ring(tx, &mut self.direct, manner),
             None => Out::Stream(self.stream.as_mut()?),
         };
-        let (flights, wanted, sends) = (&mut self.flights, &mut self.wanted, &mut self.sends);
+        let flights = &mut self.flights;
+        let wanted = &mut self.wanted;
+        let sends = &mut self.sends;
         let parts = Parts { out, flights, wanted, sends };
         Some((parts, Queues { pending: &mut self.pending, replies: &mut self.replies }))
     }

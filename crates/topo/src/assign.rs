@@ -374,7 +374,8 @@ mod tests {
         }
         list.sort();
         let mut slots: Vec<Vec<(usize, Distance)>> = vec![Vec::new(); gpus.len()];
-        let (mut closed, mut used) = (vec![false; gpus.len()], vec![0_usize; nics.len()]);
+        let mut closed = vec![false; gpus.len()];
+        let mut used = vec![0_usize; nics.len()];
         for &(distance, row, nic) in &list {
             if closed[row] || slots[row].len() == per_gpu {
                 continue;

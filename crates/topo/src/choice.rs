@@ -94,7 +94,8 @@ impl Choice {
             };
             value.map(|value| value.into_string().map_err(bad)).transpose()
         });
-        let (names, family) = (names?.map(|text| Names::parse(&text)), family?);
+        let names = names?.map(|text| Names::parse(&text));
+        let family = family?;
         let family = family.map(|value| match value.as_str() {
             "AF_INET" => Ok(Family::V4),
             "AF_INET6" => Ok(Family::V6),
@@ -179,7 +180,8 @@ impl Names {
 
 impl std::fmt::Display for Names {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let (except, whole) = (if self.except { "^" } else { "" }, if self.whole { "=" } else { "" });
+        let except = if self.except { "^" } else { "" };
+        let whole = if self.whole { "=" } else { "" };
         write!(f, "{except}{whole}{}", self.names.join(","))
     }
 }

@@ -88,7 +88,8 @@ impl Distance {
             return if gpu.numa == nic.numa { Self::Node } else { Self::Sys };
         };
         let bridges = |hops: &[_]| hops.len() - 1;
-        let (above, others) = (&gpu_hops[..bridges(gpu_hops)], &nic_hops[..bridges(nic_hops)]);
+        let above = &gpu_hops[..bridges(gpu_hops)];
+        let others = &nic_hops[..bridges(nic_hops)];
         let common = above.iter().zip(others).take_while(|(a, b)| a == b).count();
         match common {
             0 => Self::Phb,
@@ -151,7 +152,9 @@ mod tests {
     /// The rule as it is told: characters are compared, and slashes counted. Where a path ends, nothing is the same.
     fn by_slashes(gpu: &str, nic: &str, one_node: bool) -> Distance {
         let others = nic.bytes().chain(std::iter::repeat(0));
-        let (mut depth, mut score, mut same) = (0, 0, true);
+        let mut depth = 0;
+        let mut score = 0;
+        let mut same = true;
         for (a, b) in gpu.bytes().zip(others) {
             same &= a == b;
             depth += usize::from(a == b'/');
@@ -194,13 +197,15 @@ mod tests {
 
     #[test]
     fn two_unknown_nodes_count_as_one() {
-        let (gpu, nic) = ("pci0001:00/0001:00:00.0", "pci0101:00/0101:00:00.0");
+        let gpu = "pci0001:00/0001:00:00.0";
+        let nic = "pci0101:00/0101:00:00.0";
         assert_eq!(between((gpu, "-1"), (nic, "-1")), Distance::Node);
     }
 
     #[test]
     fn an_unknown_node_is_not_node_zero() {
-        let (gpu, nic) = ("pci0001:00/0001:00:00.0", "pci0101:00/0101:00:00.0");
+        let gpu = "pci0001:00/0001:00:00.0";
+        let nic = "pci0101:00/0101:00:00.0";
         assert_eq!(between((gpu, "0"), (nic, "-1")), Distance::Sys);
         assert_eq!(between((gpu, "-1"), (nic, "0")), Distance::Sys);
     }
@@ -219,7 +224,8 @@ mod tests {
     fn host_bridges_below_a_hypervisor_are_told_apart() {
         let path =
             |guid: &str, domain: &str| format!("LNXSYSTM:00/VMBUS:00/{guid}/pci{domain}:00/{domain}:00:00.0");
-        let (gpu, nic) = (path("47505500-0001", "0001"), path("47505500-0101", "0101"));
+        let gpu = path("47505500-0001", "0001");
+        let nic = path("47505500-0101", "0101");
         assert_eq!(between((&gpu, "0"), (&nic, "0")), Distance::Node);
         assert_eq!(between((&gpu, "0"), (&nic, "1")), Distance::Sys);
     }

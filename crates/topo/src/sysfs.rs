@@ -157,7 +157,8 @@ impl Tree {
 
     /// NICs, and how many devices have names that are none.
     fn nics(&self) -> Result<(Vec<Nic>, usize), ReadError> {
-        let (mut nics, mut unusable) = (Vec::new(), 0);
+        let mut nics = Vec::new();
+        let mut unusable = 0;
         for (class, kind) in
             [("infiniband", NicKind::Rdma), ("cxi", NicKind::Cxi), ("net", NicKind::Interface)]
         {

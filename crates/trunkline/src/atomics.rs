@@ -68,7 +68,8 @@ impl Context {
         action: Action,
         fetches: bool,
     ) -> Result<Result<Fetch, u64>, Error> {
-        let (member, offset) = (self.member(rank)?, self.offset(at, 1)?);
+        let member = self.member(rank)?;
+        let offset = self.offset(at, 1)?;
         let atomic = Atomic::new(T::TYPE, action, fetches)
             .ok_or(Error::Argument("there is no such atomic on numbers with a point"))?;
         let executes = self.shared.executes || T::TYPE.width() == Width::Four;
@@ -156,7 +157,8 @@ impl Context {
         expect: T,
         swap: T,
     ) -> Result<T, Error> {
-        let (expect, swap) = (expect.to_word(), swap.to_word());
+        let expect = expect.to_word();
+        let swap = swap.to_word();
         self.fetching(rank, at.into(), Action::CompareSwap { expect, swap })
     }
 

@@ -54,7 +54,8 @@ impl World {
     ///
     /// It needs all ranks, so the death of any that this one signals or hears ends it; but who finishes leaves as soon as it may.
     pub(crate) fn meet(&self, call: Call) -> Result<(), Error> {
-        let (rank, size) = (self.rank(), self.size());
+        let rank = self.rank();
+        let size = self.size();
         let meeting = self.meetings.get().wrapping_add(1);
         self.meetings.set(meeting);
         let digest = call.digest();
@@ -126,7 +127,8 @@ impl World {
         let fresh = self.ranges.borrow().fresh();
         let taken = self.ranges.borrow_mut().take(bytes);
         let Some(offset) = taken else {
-            let (free, size) = (self.ranges.borrow().free(), self.shared().heap.len() as u64);
+            let free = self.ranges.borrow().free();
+            let size = self.shared().heap.len() as u64;
             return Err(Error::Heap { asked: bytes, free, size });
         };
         let slice = SymmetricSlice::new(self.shared().heap.clone(), offset, len);

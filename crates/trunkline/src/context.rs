@@ -112,8 +112,10 @@ impl Context {
         from: impl Into<Place<'b, T>>,
         count: usize,
     ) -> Result<(), Error> {
-        let (to, from) = (self.offset(to.into(), count)?, self.offset(from.into(), count)?);
-        let (member, len) = (self.member(rank)?, (count * size_of::<T>()) as u64);
+        let to = self.offset(to.into(), count)?;
+        let from = self.offset(from.into(), count)?;
+        let member = self.member(rank)?;
+        let len = (count * size_of::<T>()) as u64;
         if rank == self.rank() {
             return self.local(self.shared.heap.copy_from(to, &self.shared.heap, from, len));
         }
@@ -183,8 +185,10 @@ impl Context {
         into: impl Into<Place<'b, T>>,
         count: usize,
     ) -> Result<(), Error> {
-        let (from, into) = (self.offset(from.into(), count)?, self.offset(into.into(), count)?);
-        let (member, len) = (self.member(rank)?, (count * size_of::<T>()) as u64);
+        let from = self.offset(from.into(), count)?;
+        let into = self.offset(into.into(), count)?;
+        let member = self.member(rank)?;
+        let len = (count * size_of::<T>()) as u64;
         if rank == self.rank() {
             return self.local(self.shared.heap.copy_from(into, &self.shared.heap, from, len));
         }

@@ -108,7 +108,8 @@ struct Children(Vec<Option<Child>>);
 
 impl Children {
     fn wait(mut self) -> io::Result<ExitCode> {
-        let (mut failed, mut until) = (None, None);
+        let mut failed = None;
+        let mut until = None;
         while self.0.iter().any(Option::is_some) {
             for place in &mut self.0 {
                 let Some(child) = place else { continue };

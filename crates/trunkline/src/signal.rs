@@ -162,7 +162,8 @@ impl Context {
 
     /// One call of the engine for both.
     fn put_then_signal(&self, rank: usize, to: u64, from: Source<'_>, update: Update) -> Result<(), Error> {
-        let (member, job) = (self.member(rank)?, &self.shared.job);
+        let member = self.member(rank)?;
+        let job = &self.shared.job;
         until(self, || Ok(job.put_signal(self.id, member, (HEAP, to), from, update)?.then_some(())))
     }
 
@@ -182,7 +183,8 @@ impl Context {
             self.put_nbi(rank, to, from, count)?;
             return self.signal(rank, at, op, value);
         }
-        let (to, offset) = (self.offset(to.into(), count)?, self.offset(from.into(), count)?);
+        let to = self.offset(to.into(), count)?;
+        let offset = self.offset(from.into(), count)?;
         let from = Local { heap: HEAP, offset, len: (count * size_of::<T>()) as u64 };
         self.put_then_signal(rank, to, Source::Heap(from), self.update(at, op, value)?)
     }

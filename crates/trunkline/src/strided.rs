@@ -107,7 +107,8 @@ impl Context {
                 .enumerate()
                 .try_for_each(|(at, some)| self.get(rank, from.further(at * stride), some));
         }
-        let (member, bytes) = (self.member(rank)?, size_of::<T>() as u64);
+        let member = self.member(rank)?;
+        let bytes = size_of::<T>() as u64;
         let staged = self.stage(bytes * into.len() as u64)?;
         for at in 0..into.len() {
             let one = trunkline_engine::rma::Local {

@@ -177,7 +177,8 @@ impl<'a, T: Pod> Place<'a, T> {
     /// Where `count` elements from here on begin, in bytes of the heap.
     #[inline]
     pub(crate) fn range(self, count: usize) -> Result<u64, Error> {
-        let (index, len) = (self.index, self.slice.len);
+        let index = self.index;
+        let len = self.slice.len;
         match index.checked_add(count) {
             Some(end) if end <= len => Ok(self.slice.offset + (index * size_of::<T>()) as u64),
             _ => Err(Error::Range { index, count, len }),

@@ -98,10 +98,12 @@ impl Builder {
         let mut params = trunkline_runtime::params_or(&DEFAULTS)?;
         params.progress_thread = self.passive.unwrap_or(params.progress_thread);
         params.heap_bytes = self.heap.unwrap_or(params.heap_bytes);
-        let (passive, heap_bytes) = (params.progress_thread, params.heap_bytes);
+        let passive = params.progress_thread;
+        let heap_bytes = params.heap_bytes;
         let heap_bytes = usize::try_from(heap_bytes).map_err(|_| Error::Argument("no heap is that large"))?;
         let (job, mut member) = Member::join(params, self.nics, self.meeting, "Rust program", self.log)?;
-        let (heap, inner) = (Memory::try_heap(heap_bytes)?, Memory::try_heap(INNER_BYTES as usize)?);
+        let heap = Memory::try_heap(heap_bytes)?;
+        let inner = Memory::try_heap(INNER_BYTES as usize)?;
         for memory in [&heap, &inner] {
             job.add_heap(memory.clone()).map_err(Error::Start)?;
         }

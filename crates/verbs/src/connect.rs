@@ -88,14 +88,16 @@ impl Address {
             _ => return Err("its network is of no known kind"),
         };
         let word = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
-        let (number, psn) = (word(12), word(16));
+        let number = word(12);
+        let psn = word(16);
         if !(1..1 << 24).contains(&number) {
             return Err("its queue pair has no such number");
         }
         if psn >= 1 << 24 {
             return Err("its packets have no such numbers");
         }
-        let (mtu, serves) = (bytes[11], bytes[22]);
+        let mtu = bytes[11];
+        let serves = bytes[22];
         if !(1..=5).contains(&mtu) || bytes[23] != 0 {
             return Err("its limits are not usable");
         }
@@ -161,7 +163,8 @@ impl VerbsRail {
             return Err(OpenError::Exhausted { what: "the completions of a queue", limit });
         }
         let links = links.min(fits);
-        let (stage, dirty) = (Stage::new()?, try_vec(2 * ROOM)?);
+        let stage = Stage::new()?;
+        let dirty = try_vec(2 * ROOM)?;
         let cq = CompletionQueue::new(&port.device, links * each)
             .map_err(|source| OpenError::System { what: "making a completion queue", source })?;
         Ok(Self {
@@ -224,7 +227,8 @@ impl VerbsRail {
     pub(crate) fn limits(&self) -> Limits {
         let device = &self.port.device.attr;
         let byte = |limit: i32| u8::try_from(limit).unwrap_or(u8::MAX);
-        let (reads, serves) = (byte(device.max_qp_init_rd_atom), byte(device.max_qp_rd_atom));
+        let reads = byte(device.max_qp_init_rd_atom);
+        let serves = byte(device.max_qp_rd_atom);
         Limits::of(device.phys_port_cnt, reads, serves, &self.port.first.attr, self.infiniband())
     }
 
@@ -270,7 +274,8 @@ impl VerbsRail {
     fn make(&mut self, id: LinkId, pipeline: Option<u32>) -> Result<Link, LinkError> {
         let RailConfig { depth, recv_depth, .. } = self.config;
         // Before the queue pair, which a refusal would have to give back.
-        let (queue, receives) = (Queue::new(depth * self.places())?, Receives::new(recv_depth)?);
+        let queue = Queue::new(depth * self.places())?;
+        let receives = Receives::new(recv_depth)?;
         let psn = packet_number().map_err(system("getrandom"))?;
         let at = self.port.read_address()?;
         let qp = self.pair(psn, pipeline, &at)?;

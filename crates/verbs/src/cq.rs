@@ -154,7 +154,8 @@ impl CompletionQueue {
     /// Asks for the descriptor to become readable with the next completion. Completions that have arrived already do not make it readable.
     pub(crate) fn arm(&mut self) {
         while is_readable(&self.descriptor) {
-            let (mut cq, mut user) = (std::ptr::null_mut(), std::ptr::null_mut());
+            let mut cq = std::ptr::null_mut();
+            let mut user = std::ptr::null_mut();
             // SAFETY: the channel is open, and the two places are whole. It does not wait: there is an event.
             let taken =
                 unsafe { (self.device.calls().get_cq_event)(self.channel, &raw mut cq, &raw mut user) };

@@ -191,7 +191,8 @@ mod tests {
     #[test]
     fn events_reach_the_link_they_are_about() {
         let faults = Faults::new().unwrap();
-        let (one, two) = (faults.add(0x1000 as *mut u8), faults.add(0x2000 as *mut u8));
+        let one = faults.add(0x1000 as *mut u8);
+        let two = faults.add(0x2000 as *mut u8);
         let mut state = faults.state();
         faults.note(&mut state, &event(0x2000, event::COMM_EST));
         assert_eq!((one.why(), two.why()), (None, None));

@@ -43,7 +43,9 @@ impl VerbsFabric {
             return Err(Missing::Disabled);
         }
         let devices = open_all(&library, &config)?;
-        let (ports, nics, notes) = (Vec::new(), Vec::new(), Vec::new());
+        let ports = Vec::new();
+        let nics = Vec::new();
+        let notes = Vec::new();
         let mut found = Self { ports, nics, config: Arc::new(config), notes };
         let mut left_out = Vec::new();
         for device in devices {
@@ -162,7 +164,8 @@ fn name(device: &str, port: u8) -> String {
 /// A port, if it can be used; else why not.
 fn usable(device: &Arc<Device>, number: u8, config: &Arc<VerbsConfig>) -> Result<Port, String> {
     let told = device.port(number).map_err(|error| format!("does not tell what it is ({error})"))?;
-    let (attr, speed_mbps) = (told.attr, speed::of_port(&told));
+    let attr = told.attr;
+    let speed_mbps = speed::of_port(&told);
     if attr.state != PORT_ACTIVE {
         return Err("is not active".to_owned());
     }

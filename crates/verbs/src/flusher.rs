@@ -157,8 +157,10 @@ impl Flusher {
         let to = port.device.regions.place(region.extent(BYTES, BYTES)).ok_or(io::ErrorKind::InvalidData)?;
         let cq = CompletionQueue::new(&port.device, ROOM)?;
         let qp = connected(port, &cq, ours, limits)?;
-        let (posted, waiting) = (try_deque(ROOM as usize).map_err(io::Error::other)?, VecDeque::new());
-        let (done, seats) = (VecDeque::new(), NOBODY);
+        let posted = try_deque(ROOM as usize).map_err(io::Error::other)?;
+        let waiting = VecDeque::new();
+        let done = VecDeque::new();
+        let seats = NOBODY;
         let keeps_broken = Planted::named("verbs-keeps-broken-flusher");
         let state = State { qp, cq, region, to, posted, waiting, done, seats, keeps_broken };
         Ok(Self { state: Mutex::new(state), port: Arc::clone(port), ours: *ours, limits: *limits })

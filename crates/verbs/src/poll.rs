@@ -98,7 +98,8 @@ impl VerbsRail {
         let len = wc.byte_len.into();
         if wc.opcode == wc_opcode::RECV_RDMA_WITH_IMM {
             self.lend_again(place, slot);
-            let (done, imm) = (Done::Written, Some(u32::from_be(wc.imm_data)));
+            let done = Done::Written;
+            let imm = Some(u32::from_be(wc.imm_data));
             return Told::Last(Completion { wr_id: 0, link: id, done, status: Status::Ok, imm, len });
         }
         let Some(wr_id) = link.receives.end(slot) else { return Told::Nothing };

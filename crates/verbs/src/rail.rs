@@ -168,7 +168,8 @@ impl VerbsRail {
         }
         let bytes = Payload::Placed(self.place(old)?);
         let to = Atomic { remote_addr: at.addr, compare_add, swap, rkey: rkey(at.key) };
-        let (target, astray) = (SendWrTarget { atomic: to }, !at.addr.is_multiple_of(8));
+        let target = SendWrTarget { atomic: to };
+        let astray = !at.addr.is_multiple_of(8);
         Ok(Asks { opcode, imm: 0, target, bytes, apart: false, astray })
     }
 
@@ -289,7 +290,8 @@ impl VerbsRail {
         if self.flusher.is_none() {
             // Only if somebody flushes.
             // The address is read where the queue pair is connected.
-            let (ours, limits) = (self.ours(0, &self.port.first), self.limits());
+            let ours = self.ours(0, &self.port.first);
+            let limits = self.limits();
             let seat = Seat::new(&self.port, &self.registrar(), (&ours, &limits)).map_err(|error| {
                 let code = NOT_POSTED + error.raw_os_error().unwrap_or(0).unsigned_abs();
                 PostError::Refused(Status::Other(code))

@@ -242,7 +242,8 @@ impl VerbsRegistrar {
 
     /// The library's object, and the address peers count from: the place in a page where the library can do that.
     fn make(&self, memory: &Memory, rights: c_int) -> (*mut Mr, u64) {
-        let (calls, pd) = (self.device.calls(), self.device.pd());
+        let calls = self.device.calls();
+        let pd = self.device.pd();
         let addr: *mut c_void = std::ptr::with_exposed_provenance_mut(memory.addr());
         match calls.reg_mr_iova2 {
             Some(register) => {
@@ -271,8 +272,10 @@ impl VerbsRegistrar {
         rights: c_int,
     ) -> Option<(*mut Mr, u64)> {
         let register = self.device.calls().reg_dmabuf_mr?;
-        let (fd, offset) = (exported.fd.as_raw_fd(), exported.offset);
-        let (addr, page) = (memory.addr() as u64, rustix::param::page_size() as u64);
+        let fd = exported.fd.as_raw_fd();
+        let offset = exported.offset;
+        let addr = memory.addr() as u64;
+        let page = rustix::param::page_size() as u64;
         let base = match offset % page {
             _ if self.dmabufs_from_start.is_on() => 0,
             inset if addr % page == inset => addr % LARGE,
@@ -315,7 +318,8 @@ impl Registrar for VerbsRegistrar {
     fn register(&self, memory: &Memory, access: Access, purpose: Purpose) -> Result<Keys, RegisterError> {
         // Memory that the CPU has mapped has an address in this process, by which the kernel may or may not find it.
         let is_addressed = matches!(memory.kind(), Kind::Host | Kind::Mapped);
-        let (of_device, reach) = (!is_addressed, self.device.reach);
+        let of_device = !is_addressed;
+        let reach = self.device.reach;
         if of_device && !reach.nvidia && !reach.amd {
             return Err(reach::no_peer_memory());
         }

@@ -181,7 +181,8 @@ impl Stage {
     /// The system's number, and how many of the last were not taken.
     pub(crate) fn ring(&mut self, qp: &Qp, chain: Chain) -> Result<(), (i32, u32)> {
         let Ring::Built(builder) = qp.ring() else { return self.list(qp, chain) };
-        let (mut at, mut left) = (chain.first, chain.count);
+        let mut at = chain.first;
+        let mut left = chain.count;
         while left > 0 {
             // Soft-RoCE takes two ranges for two of the first where work is built in place; the two ways go together.
             let listed = self.has_ranges(at);
@@ -218,7 +219,8 @@ impl Stage {
         let base = self.sends.as_mut_ptr();
         let mut first = NONE;
         while left > 0 {
-            let (index, next) = (usize::from(at), self.next[usize::from(at)]);
+            let index = usize::from(at);
+            let next = self.next[usize::from(at)];
             let alone = self.one_by_one.is_on();
             let following = match next {
                 _ if left == 1 => std::ptr::null_mut(),
@@ -245,7 +247,8 @@ impl Stage {
         }
         qp.post_send(base.wrapping_add(usize::from(first))).map_err(|(error, bad)| {
             // From the one that is named on, none was taken.
-            let (mut at, mut taken) = (chain.first, 0);
+            let mut at = chain.first;
+            let mut taken = 0;
             while taken < chain.count && base.wrapping_add(usize::from(at)) != bad {
                 (at, taken) = (self.next[usize::from(at)], taken + 1);
             }
@@ -280,7 +283,8 @@ impl Stage {
         let base = self.receives.as_mut_ptr();
         let mut at = chain.first;
         while at != NONE {
-            let (index, next) = (usize::from(at), self.next_receive[usize::from(at)]);
+            let index = usize::from(at);
+            let next = self.next_receive[usize::from(at)];
             let following = match next {
                 NONE => std::ptr::null_mut(),
                 next => base.wrapping_add(usize::from(next)),

@@ -40,7 +40,8 @@ pub fn plugin() -> io::Result<PathBuf> {
 /// # Errors
 /// When there is none and cargo cannot build it.
 pub fn plugin_that_panics() -> io::Result<PathBuf> {
-    let (beside, variable) = (plugin()?, b"TRUNKLINE_PANIC");
+    let beside = plugin()?;
+    let variable = b"TRUNKLINE_PANIC";
     if std::fs::read(&beside)?.windows(variable.len()).any(|bytes| bytes == variable) {
         return Ok(beside);
     }

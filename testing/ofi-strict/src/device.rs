@@ -35,7 +35,8 @@ fn find(addr: usize) -> Option<usize> {
 /// An error number.
 pub(crate) fn bytes_of(range: Range) -> Result<usize, c_int> {
     let last = range.base.checked_add(range.len.max(1) - 1).ok_or(errno::EINVAL)?;
-    let (first, last) = (find(range.base), find(last));
+    let first = find(range.base);
+    let last = find(last);
     match (first, last) {
         (Some(first), Some(_)) => Ok(first),
         _ => Err(errno::EFAULT),
@@ -112,9 +113,11 @@ mod tests {
 
     #[test]
     fn what_is_held_back_is_shown_once() {
-        let (mut first, mut second) = ([0_u8; 4], [0_u8; 4]);
+        let mut first = [0_u8; 4];
+        let mut second = [0_u8; 4];
         let range = |bytes: &mut [u8; 4]| Range { base: bytes.as_mut_ptr() as usize, len: 4 };
-        let (to_first, to_second) = (range(&mut first), range(&mut second));
+        let to_first = range(&mut first);
+        let to_second = range(&mut second);
         let mut held = Held::default();
         held.push(MrId(1), vec![1; 4], to_first);
         held.push(MrId(2), vec![2; 4], to_second);

@@ -61,7 +61,8 @@ impl Endpoint {
         }
         let open = || {
             let address = socket::random_address()?;
-            let (listener, watcher) = (socket::listen(&address)?, socket::watcher()?);
+            let listener = socket::listen(&address)?;
+            let watcher = socket::watcher()?;
             socket::watch(&watcher, &listener, socket::LISTENER)?;
             std::io::Result::Ok(Place { address, listener, watcher })
         };
@@ -107,7 +108,8 @@ impl Endpoint {
                 return world.ended(&operation, error);
             }
         };
-        let (reorder, delay) = (world.config.reorder, world.config.delay);
+        let reorder = world.config.reorder;
+        let delay = world.config.delay;
         let passes = reorder > 0.0 && world.rng.f64() < reorder;
         if let Some(connection) = self.outgoing.get_mut(&token) {
             let passes = passes.then_some((&mut *world.rng, self.terms.order));

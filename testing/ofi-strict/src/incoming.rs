@@ -126,7 +126,8 @@ impl Incoming {
 
     fn send_answers(&mut self, world: &mut World<'_>) -> io::Result<()> {
         while let Some(out) = self.out.front_mut() {
-            let (head, skip) = (out.head.get(out.sent..).unwrap_or(&[]), out.sent.saturating_sub(FRAME));
+            let head = out.head.get(out.sent..).unwrap_or(&[]);
+            let skip = out.sent.saturating_sub(FRAME);
             let payload = out.body.map_or(0, |(_, range)| range.len);
             let ranges = match out.body {
                 None => Vec::new(),

@@ -26,7 +26,8 @@ pub(crate) fn total(ranges: &[Range]) -> Option<usize> {
 
 /// What is left of some ranges behind the first bytes, and at most so many bytes.
 pub(crate) fn part(ranges: &[Range], skip: usize, most: usize) -> Vec<Range> {
-    let (mut skip, mut most) = (skip, most);
+    let mut skip = skip;
+    let mut most = most;
     let mut out = Vec::with_capacity(ranges.len());
     for range in ranges {
         let skipped = skip.min(range.len);

@@ -193,7 +193,8 @@ mod tests {
     use super::*;
 
     fn of(change: impl FnOnce(&mut Wishes, &mut Config)) -> Result<Vec<Offer>, Refusal> {
-        let (mut wishes, mut config) = (Wishes::default(), Config::default());
+        let mut wishes = Wishes::default();
+        let mut config = Config::default();
         change(&mut wishes, &mut config);
         offers(&wishes, &config)
     }

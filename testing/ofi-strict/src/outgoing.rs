@@ -73,7 +73,8 @@ pub(crate) struct Operation {
 
 impl Operation {
     fn request(&self, op: u32) -> Request {
-        let (data, len) = (self.data, self.len as u64);
+        let data = self.data;
+        let len = self.len as u64;
         match self.what {
             What::Send { tag } => Request::Send { op, tag, data, delivery: self.delivery, len },
             What::Write { key, addr } => Request::Write { op, key, addr, data, len },
@@ -236,7 +237,8 @@ impl Outgoing {
         while let Some(out) = self.queue.front_mut().filter(|out| out.sent > 0 || out.ready_at <= now) {
             let operation = out.op.and_then(|op| self.operations.get(&op)).filter(|op| op.has_payload());
             let payload = operation.map_or(0, |operation| operation.len);
-            let (head, skip) = (out.head.get(out.sent..).unwrap_or(&[]), out.sent.saturating_sub(FRAME));
+            let head = out.head.get(out.sent..).unwrap_or(&[]);
+            let skip = out.sent.saturating_sub(FRAME);
             let ranges = operation.map_or(Vec::new(), |operation| operation.body.part(skip, CHUNK));
             out.sent += memory::write(&self.socket, head, &ranges)?;
             if out.sent >= FRAME + payload {

@@ -105,7 +105,9 @@ impl State {
         }
         let terms = self.enabled(number)?;
         let flags = draft.flags.unwrap_or(terms.tx_flags);
-        let (len, kind, needs) = (self.shape(&terms, &draft, flags)?, draft.kind(), draft.needs());
+        let len = self.shape(&terms, &draft, flags)?;
+        let kind = draft.kind();
+        let needs = draft.needs();
         let purpose = draft.purpose();
         let mut body = draft.body;
         let uses = match &mut body {
@@ -223,7 +225,8 @@ impl State {
             return Err(Broken::plain(errno::EAGAIN));
         }
         let (tag, ignore) = draft.tag.unwrap_or((0, 0));
-        let (tells, context) = (tells(terms.rx, flags), draft.context);
+        let tells = tells(terms.rx, flags);
+        let context = draft.context;
         let receive = Receive { context, ranges: draft.ranges, tag, ignore, src, uses, tells };
         endpoint.receive(receive, is_tagged, &mut world);
         let kind = if is_tagged { "trecv" } else { "recv" };

@@ -263,7 +263,8 @@ impl World<'_> {
     pub(crate) fn ended(&mut self, operation: &Operation, error: i32) {
         self.memory.hold(&operation.uses, false);
         if operation.tells || error != 0 {
-            let (context, flags) = (operation.context, operation.flags);
+            let context = operation.context;
+            let flags = operation.flags;
             let told = Completion { context, flags, error, ..Completion::NOTHING };
             self.complete(self.terms.tx, told);
         }

@@ -82,7 +82,8 @@ mod tests {
 
     /// A shared library from one C file; `None` where no compiler is installed.
     fn library(dir: &Path, c: &str) -> Option<std::path::PathBuf> {
-        let (source, out) = (dir.join("a.c"), dir.join("a.so"));
+        let source = dir.join("a.c");
+        let out = dir.join("a.so");
         std::fs::write(&source, c).unwrap();
         let mut cc = std::process::Command::new("cc");
         let status = cc.args(["-shared", "-fPIC", "-nostdlib", "-o"]).arg(&out).arg(&source).status();

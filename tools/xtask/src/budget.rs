@@ -315,7 +315,8 @@ fn per_message(built: &Built, cycle: &Cycle, plant: &str, counter: Counter) -> R
         command.args(["timeout", RUN_SECONDS]);
         counter(&mut command, &words, cycle)
     };
-    let (short, long) = (count(cycle.messages)?, count(2 * cycle.messages)?);
+    let short = count(cycle.messages)?;
+    let long = count(2 * cycle.messages)?;
     Ok((long as f64 - short as f64).max(0.0) / cycle.messages as f64)
 }
 

@@ -46,7 +46,8 @@ const INTERFACES: &[Step] = &[
 pub(crate) fn run(workspace: &Workspace, quick: bool) -> bool {
     let mut table = Table::new();
     table.set_header(["check", "result"]);
-    let (mut passed, mut failed) = (0, 0);
+    let mut passed = 0;
+    let mut failed = 0;
     let interfaces = if quick { &[] } else { INTERFACES };
     for (name, step) in SOURCE.iter().chain(interfaces) {
         let began = Instant::now();

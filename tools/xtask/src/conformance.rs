@@ -167,7 +167,8 @@ type LeftOut = (String, &'static str);
 
 /// The programs, and every other file of the suite's folders, so that nothing is left out unsaid. Makefiles and the headers in `include` are no programs.
 fn list(src: &Path) -> Result<(Vec<Program>, Vec<LeftOut>)> {
-    let (mut programs, mut left_out) = (Vec::new(), Vec::new());
+    let mut programs = Vec::new();
+    let mut left_out = Vec::new();
     let test = src.join("test");
     for folder in FOLDERS {
         for path in entries(&test.join(folder))? {

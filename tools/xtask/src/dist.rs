@@ -143,7 +143,8 @@ mod tests {
     #[test]
     fn names_lead_to_the_plugin() {
         let dir = tempfile::tempdir().unwrap();
-        let (built, dist) = (dir.path().join("built"), dir.path().join("dist"));
+        let built = dir.path().join("built");
+        let dist = dir.path().join("dist");
         fs::create_dir(&built).unwrap();
         fs::write(built.join("libtrunkline_nccl.so"), "so").unwrap();
         fs::write(built.join("libtrunkline_shmem.so"), "shmem").unwrap();
@@ -178,7 +179,8 @@ mod tests {
     #[test]
     fn only_headers_are_copied() {
         let dir = tempfile::tempdir().unwrap();
-        let (from, to) = (dir.path().join("include"), dir.path().join("to"));
+        let from = dir.path().join("include");
+        let to = dir.path().join("to");
         fs::create_dir_all(from.join("trunkline/device")).unwrap();
         fs::write(from.join("a.h"), "h").unwrap();
         fs::write(from.join("trunkline/device/b.h"), "h").unwrap();

@@ -351,7 +351,8 @@ impl<'a> FileNames<'a> {
     }
 
     fn judge_type(&mut self, ident: &syn::Ident) {
-        let (name, line) = (ident.to_string(), ident.span().start().line);
+        let name = ident.to_string();
+        let line = ident.span().start().line;
         if words_of(&name) == 1 {
             self.add(Figure::OneWordTypes, 1, line, name.clone());
         }
@@ -369,7 +370,8 @@ impl<'a> FileNames<'a> {
 
     /// Judges a function whose name is ours to choose.
     fn judge_function(&mut self, signature: &syn::Signature) {
-        let (name, line) = (signature.ident.to_string(), signature.ident.span().start().line);
+        let name = signature.ident.to_string();
+        let line = signature.ident.span().start().line;
         if !CONVENTIONAL.contains(&name.as_str()) && signature.abi.is_none() {
             self.functions += 1;
             if words_of(&name) == 1 {

@@ -17,7 +17,9 @@ impl Profile {
     pub(crate) fn parse(text: &str) -> Result<Self> {
         let mut names: HashMap<&str, &str> = HashMap::new();
         let mut found = Self::default();
-        let (mut object, mut called, mut totals) = ("", false, None);
+        let mut object = "";
+        let mut called = false;
+        let mut totals = None;
         for line in text.lines() {
             if let Some(name) = line.strip_prefix("ob=").or_else(|| line.strip_prefix("cob=")) {
                 // A name is given once, with a number that stands for it later.

@@ -20,7 +20,8 @@ const MESSAGE_WORDS_MIN: usize = 3;
 pub(crate) fn of_source(text: &str) -> Vec<Passage> {
     let mut reader =
         SourceReader { comment: Paragraphs::default(), found: Vec::new(), is_test: false, follows_fn: false };
-    let (mut offset, mut line) = (0, 1);
+    let mut offset = 0;
+    let mut line = 1;
     for token in tokenize(text, FrontmatterAllowed::No) {
         let part = &text[offset..offset + token.len as usize];
         reader.read(&token, part, line);

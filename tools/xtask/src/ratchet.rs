@@ -78,7 +78,8 @@ impl Ratchet {
     /// Whether a figure is above its recorded value; with [`Self::per`], whether its rate is, too.
     fn has_risen(&self, figure: &str, known: &CrateFigures, now: &CrateFigures) -> bool {
         let value = |figures: &CrateFigures, name: &str| figures.get(name).copied().unwrap_or(0);
-        let (before, after) = (value(known, figure), value(now, figure));
+        let before = value(known, figure);
+        let after = value(now, figure);
         let Some(per) = self.per else { return after > before };
         after > before
             && u128::from(after) * u128::from(value(known, per))

@@ -148,7 +148,8 @@ mod tests {
 
     #[test]
     fn a_program_that_runs_with_another_library_is_told() {
-        let (shell, target) = (Path::new("/bin/sh"), Path::new("/nowhere"));
+        let shell = Path::new("/bin/sh");
+        let target = Path::new("/nowhere");
         let listed = output(Command::new("ldd").arg(shell)).unwrap();
         let libc = listed.lines().find_map(|line| line.trim().strip_prefix("libc.so.6 => ")).unwrap();
         let folder = Path::new(libc.split(' ').next().unwrap()).parent().unwrap();

@@ -142,7 +142,8 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<bool> {
 /// # Errors
 /// Cargo's messages cannot be read.
 pub(crate) fn test_programs(workspace: &Workspace, messages: &[u8]) -> Result<Vec<TestProgram>> {
-    let (mut programs, mut seen) = (Vec::new(), BTreeSet::new());
+    let mut programs = Vec::new();
+    let mut seen = BTreeSet::new();
     for message in Message::parse_stream(messages) {
         let Message::CompilerArtifact(artifact) = message.context("cargo's messages")? else { continue };
         let Some(file) = artifact.executable.filter(|_| artifact.profile.test) else { continue };
@@ -290,7 +291,8 @@ mod tests {
         let file = dir.path().join("program");
         std::fs::write(&file, format!("#!/bin/sh\n{script}\n")).unwrap();
         std::fs::set_permissions(&file, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
-        let (package, target) = ("p".to_owned(), "t".to_owned());
+        let package = "p".to_owned();
+        let target = "t".to_owned();
         let program = TestProgram { package, target, file, dir: dir.path().to_owned() };
         (dir, program)
     }
@@ -304,7 +306,8 @@ mod tests {
         // Each of two waits for the file that the other one makes.
         let meeting = tempfile::tempdir().unwrap();
         let meet = |own: &str, other: &str| {
-            let (own, other) = (meeting.path().join(own), meeting.path().join(other));
+            let own = meeting.path().join(own);
+            let other = meeting.path().join(other);
             format!(
                 "touch {}; for i in $(seq 600); do [ -e {} ] && exit 0; sleep 0.05; done; exit 1",
                 own.display(),

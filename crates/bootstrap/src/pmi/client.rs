@@ -68,7 +68,8 @@ impl Client {
             Server::Fd(number) => (inherited(*number)?, None),
             Server::Port { host, port, id } => {
                 let connected = connect(host, *port, deadline);
-                let (host, port) = (host.clone(), *port);
+                let host = host.clone();
+                let port = *port;
                 (connected.map_err(|source| PmiError::Connect { host, port, source })?.into(), Some(*id))
             }
         };
@@ -85,7 +86,8 @@ impl Client {
     /// Says who this is, where the descriptor does not; the server answers with rank and size.
     fn introduce(&mut self, id: usize) -> Result<(), PmiError> {
         self.ask(&format!("cmd=initack pmiid={id}"), "initack")?;
-        let (mut rank, mut size) = (None, None);
+        let mut rank = None;
+        let mut size = None;
         while rank.is_none() || size.is_none() {
             let line = self.hear("set")?;
             rank = rank.or(line.number("rank"));

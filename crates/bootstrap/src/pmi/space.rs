@@ -65,7 +65,8 @@ impl Space {
     }
 
     fn put(&mut self, line: &Line) -> String {
-        let (key, value) = (line.get("key").unwrap_or_default(), line.get("value").unwrap_or_default());
+        let key = line.get("key").unwrap_or_default();
+        let value = line.get("value").unwrap_or_default();
         let fits = is_word(key, KEY_MAX) && (value.is_empty() || is_word(value, VALUE_MAX));
         let room = self.pairs.len() < KEYS_PER_RANK * self.waiting.len() || self.pairs.contains_key(key);
         if line.get("kvsname") != Some(&self.name) || !fits || !room {

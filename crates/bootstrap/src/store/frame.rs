@@ -249,7 +249,8 @@ mod tests {
 
     #[test]
     fn a_handshake_is_as_the_document_has_it() {
-        let (secret, challenge) = (Secret::of(&["job"]), Challenge { nonce: [7; 16] });
+        let secret = Secret::of(&["job"]);
+        let challenge = Challenge { nonce: [7; 16] };
         let bytes = challenge.encode();
         assert_eq!(bytes[..8], [0x54, 0x52, 0x4b, 0x53, 1, 0, 0, 0]);
         assert_eq!(bytes[8..], [7; 16]);
@@ -268,7 +269,8 @@ mod tests {
 
     #[test]
     fn proofs_hold_for_this_handshake_only() {
-        let (secret, challenge) = (Secret::of(&["job"]), Challenge { nonce: [7; 16] });
+        let secret = Secret::of(&["job"]);
+        let challenge = Challenge { nonce: [7; 16] };
         let hello = Hello::new(&secret, &challenge, 3, 4, [9; 16]);
         assert!(hello.proves(&secret, &challenge));
         assert!(!Hello { rank: 2, ..hello }.proves(&secret, &challenge));

@@ -44,7 +44,8 @@ pub(crate) fn join(
     deadline: Instant,
 ) -> Result<TcpStream, Result<JoinRefused, String>> {
     let mut pause = PAUSE_FIRST;
-    let (mut last, mut answered) = (String::from("nothing was tried"), false);
+    let mut last = String::from("nothing was tried");
+    let mut answered = false;
     loop {
         match places() {
             Ok(addresses) => {

@@ -83,7 +83,8 @@ fn refused(error: OutOfMemory) -> io::Error {
 
 /// Reads the body of a frame and keeps none of it.
 pub(crate) fn skip_body(stream: &TcpStream, head: Head, deadline: Instant) -> io::Result<()> {
-    let (mut scratch, mut left) = ([0; 4096], head.length as usize);
+    let mut scratch = [0; 4096];
+    let mut left = head.length as usize;
     while left > 0 {
         let part = left.min(scratch.len());
         clock::read_exact(stream, &mut scratch[..part], deadline)?;

@@ -62,7 +62,8 @@ pub(crate) fn run(
     }
     let rows = rows(settings, collective);
     let bar = progress::bar(rows.len());
-    let (mut wrong, mut bus_sum) = (0, 0.0);
+    let mut wrong = 0;
+    let mut bus_sum = 0.0;
     for block in rows.iter().copied() {
         bar.set_message(format!("{} B", bytes(settings, collective, block)));
         let mut halves = Vec::new();

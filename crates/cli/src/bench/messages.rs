@@ -119,7 +119,8 @@ pub(crate) fn run(settings: &Settings, world: &World) -> Result<u64, BenchError>
     settings.plot.as_ref().map_or(Ok(()), Pending::prepare)?;
     match settings.of {
         Of::Host => {
-            let (to_send, to_receive) = (Buffer::private(most)?, Buffer::private(most)?);
+            let to_send = Buffer::private(most)?;
+            let to_receive = Buffer::private(most)?;
             // Where the kernel does not let ranks reach each other, each learns that the stage is the only way.
             let memory = AnyMemory::open("private", 0).or_else(|_| Host::new().map(AnyMemory::Host));
             let messages = Messages::start(world, memory.map_err(MessageError::from)?)?;
@@ -230,7 +231,8 @@ impl<M: IpcMemory> Bench<'_, M> {
 
     fn row(&mut self, bytes: usize) -> Result<Row, BenchError> {
         let rank = self.messages.rank();
-        let (from, into) = (self.to_send.part(0, bytes)?, self.to_receive.part(0, bytes)?);
+        let from = self.to_send.part(0, bytes)?;
+        let into = self.to_receive.part(0, bytes)?;
         self.write(&from, &pattern(bytes, rank))?;
         self.write(&into, &pattern(bytes, 7))?;
         self.messages.barrier()?;
@@ -271,7 +273,8 @@ impl<M: IpcMemory> Bench<'_, M> {
 
     fn round_trip(&mut self, from: &Buffer, into: &Buffer) -> Result<(), MessageError> {
         let messages = &mut self.messages;
-        let (first, other) = (messages.rank() == 0, 1 - messages.rank());
+        let first = messages.rank() == 0;
+        let other = 1 - messages.rank();
         let received = messages.irecv(other, 1, into)?;
         if first {
             let sent = messages.isend(other, 1, from)?;
@@ -325,7 +328,8 @@ impl<M: IpcMemory> Bench<'_, M> {
 
     /// What one core copies from a buffer to another, while the other rank waits.
     fn memcpy(&self, bytes: usize, count: usize) -> Result<f64, BenchError> {
-        let (from, into) = (self.to_send.part(0, bytes)?, self.to_receive.part(0, bytes)?);
+        let from = self.to_send.part(0, bytes)?;
+        let into = self.to_receive.part(0, bytes)?;
         let mut began = Instant::now();
         let warm_up = warm_up(count);
         for at in 0..warm_up + count {

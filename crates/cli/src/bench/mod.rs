@@ -170,7 +170,8 @@ mod tests {
     #[test]
     fn the_fabric_is_told_where_it_is_known() {
         let found = |name: &str, device: &str| {
-            let (name, device) = (name.to_owned(), device.to_owned());
+            let name = name.to_owned();
+            let device = device.to_owned();
             let info = PluginInfo { name, device, abi: 12, ..PluginInfo::default() };
             fabric_of(&info, None).to_owned()
         };

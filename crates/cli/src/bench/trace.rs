@@ -159,7 +159,8 @@ impl Told {
             .iter()
             .filter(|process| process.lost > 0)
             .map(|process| {
-                let (rank, lost) = (process.pid - 1, process.lost);
+                let rank = process.pid - 1;
+                let lost = process.lost;
                 format!("rank {rank} has no room for {lost} later events; TRUNKLINE_TRACE_EVENTS makes more")
             })
             .collect();

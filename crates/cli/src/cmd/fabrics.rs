@@ -87,7 +87,8 @@ impl Ofi {
     }
 
     fn note(&self, asked: Option<&str>) -> String {
-        let (major, minor) = (self.library.version() >> 16, self.library.version() & 0xffff);
+        let major = self.library.version() >> 16;
+        let minor = self.library.version() & 0xffff;
         let file = self.library.file().map_or_else(String::new, |file| format!(", {}", file.display()));
         let provider = self.fabric.provider();
         let means = match asked {
@@ -136,7 +137,8 @@ impl Found {
         };
         let provider = params.ofi.provider.clone();
         let config = verbs_config(params)?;
-        let (verbs, auto_line) = (VerbsFabric::new(config), auto.line);
+        let verbs = VerbsFabric::new(config);
+        let auto_line = auto.line;
         let used = match (&ofi, &verbs) {
             (Some(ofi), _) => Some((format!("ofi:{}", ofi.fabric.provider()), ofi.fabric.nics())),
             (None, Ok(verbs)) if asked == FabricName::Verbs => Some(("verbs".to_owned(), verbs.nics())),

@@ -179,7 +179,10 @@ fn settings(variable: impl Fn(&str) -> Option<OsString>) -> Result<Vec<Setting>,
     };
     let chosen = VARIABLES.iter().map(|row| {
         let set = variable(row.name).map(|value| value.to_string_lossy().into_owned());
-        let (kind, default, range, doc) = ("text", "unset", row.range, row.doc);
+        let kind = "text";
+        let default = "unset";
+        let range = row.range;
+        let doc = row.doc;
         let from = if set.is_some() { SET } else { "default" };
         let value = set.unwrap_or_else(|| default.to_owned());
         Ok(Setting { name: row.name, kind, value, from, default, range, aliases: Vec::new(), doc })

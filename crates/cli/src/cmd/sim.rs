@@ -76,7 +76,8 @@ fn many(args: &SimArgs) -> io::Result<bool> {
         bar.set_style(style);
     }
     bar.enable_steady_tick(Duration::from_millis(200));
-    let (began, mut from) = (Instant::now(), args.from);
+    let began = Instant::now();
+    let mut from = args.from;
     let mut whole = Sweep::default();
     while from < end {
         let to = from.saturating_add(BATCH).min(end);

@@ -131,7 +131,8 @@ fn show_once(args: &TopArgs) -> Result<(), TopError> {
 
 fn show_on(args: &TopArgs) -> Result<(), TopError> {
     let term = Term::stdout();
-    let (mut finder, mut sampler) = (Finder::new(args.pid), Sampler::default());
+    let mut finder = Finder::new(args.pid);
+    let mut sampler = Sampler::default();
     term.clear_screen()?;
     loop {
         let sample = sampler.take(finder.look()?);

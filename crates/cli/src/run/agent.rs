@@ -114,7 +114,8 @@ fn spawn(start: &Start, one: &RankStart, up: &Up, ranks: &Ranks) -> io::Result<J
     }
     let pmi_up = up.clone();
     thread::Builder::new().name(format!("pmi {number}")).spawn(move || carry_pmi(ours, number, &pmi_up))?;
-    let (up, ranks) = (up.clone(), Arc::clone(ranks));
+    let up = up.clone();
+    let ranks = Arc::clone(ranks);
     thread::Builder::new()
         .name(format!("rank {number}"))
         .spawn(move || await_end(number, group, child, readers, &up, &ranks))

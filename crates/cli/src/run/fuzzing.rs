@@ -270,7 +270,12 @@ impl Job {
 }
 
 pub(crate) fn job_seeds() -> Vec<Vec<u8>> {
-    let (output, pmi, exited, cut, signal, time) = (0, 2, 5, 9, 10, 11);
+    let output = 0;
+    let pmi = 2;
+    let exited = 5;
+    let cut = 9;
+    let signal = 10;
+    let time = 11;
     let of = |rank: u8| if rank < 2 { 0 } else { 1 + u8::from(rank > 2) };
     let all = |what, number| (0..6).map(|rank| [what, of(rank), rank, number]).collect::<Vec<_>>();
     let barrier = 12;

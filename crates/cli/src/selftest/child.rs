@@ -200,7 +200,8 @@ fn drain(
     kept: Kept,
 ) -> std::io::Result<JoinHandle<Vec<u8>>> {
     thread::Builder::new().name("check output".into()).spawn(move || {
-        let (mut bytes, mut part) = (Vec::new(), [0; 8192]);
+        let mut bytes = Vec::new();
+        let mut part = [0; 8192];
         loop {
             let read = match pipe.read(&mut part) {
                 Ok(0) => return bytes,

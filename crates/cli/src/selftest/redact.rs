@@ -118,7 +118,8 @@ fn without_word(text: &str, name: &str, stand_in: &str) -> String {
     let mut found = String::new();
     let mut rest = text;
     while let Some(at) = rest.find(name) {
-        let (before, after) = (&rest[..at], &rest[at + name.len()..]);
+        let before = &rest[..at];
+        let after = &rest[at + name.len()..];
         let is_part = |letter: char| letter.is_alphanumeric() || letter == '_';
         let previous = before.chars().next_back().or_else(|| found.chars().next_back());
         let is_word = !previous.is_some_and(is_part) && !after.chars().next().is_some_and(is_part);

@@ -5,7 +5,8 @@
 /// Years begin in March here, so that a leap day is the last of its year.
 pub(super) fn of_unix(seconds: u64) -> String {
     let days = seconds / 86_400 + 719_468;
-    let (era, day) = (days / 146_097, days % 146_097);
+    let era = days / 146_097;
+    let day = days % 146_097;
     let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;
     let day = day - (365 * year + year / 4 - year / 100);
     let month = (5 * day + 2) / 153;

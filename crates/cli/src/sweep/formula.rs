@@ -25,7 +25,8 @@ pub(crate) struct Seen {
 impl Seen {
     /// The most of two looks, the later one last.
     pub(crate) fn most(self, later: Self) -> Self {
-        let (a, b) = (self.queues, later.queues);
+        let a = self.queues;
+        let b = later.queues;
         let queues = Queues { pairs: a.pairs.max(b.pairs), completion: a.completion.max(b.completion) };
         Self { queues, ..later }
     }
@@ -50,7 +51,8 @@ impl Counted {
 
     /// Whether the queue pairs are.
     pub(crate) const fn pairs_fit(&self) -> bool {
-        let (used, expected) = (self.used.pairs, self.expected.pairs);
+        let used = self.used.pairs;
+        let expected = self.expected.pairs;
         used <= expected && used >= expected.saturating_sub(self.unmade)
     }
 

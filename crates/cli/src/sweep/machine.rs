@@ -8,7 +8,8 @@ use super::date;
 pub(crate) fn words() -> String {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let system = rustix::system::uname();
-    let (name, release) = (system.sysname().to_string_lossy(), system.release().to_string_lossy());
+    let name = system.sysname().to_string_lossy();
+    let release = system.release().to_string_lossy();
     let memory = rustix::system::sysinfo();
     let gib = memory.totalram as f64 * f64::from(memory.mem_unit) / f64::from(1 << 30);
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();

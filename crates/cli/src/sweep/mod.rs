@@ -153,7 +153,8 @@ pub(crate) fn run(plan: &Plan, out: &mut impl Write) -> Result<Results, SweepErr
     for collective in plan.collectives.iter().copied() {
         let mut cells: Vec<Cell> = configurations.iter().map(|one| Cell::new(collective, *one)).collect();
         for turn in 0..plan.rounds * cells.len() {
-            let (round, at) = (turn / configurations.len(), turn % configurations.len());
+            let round = turn / configurations.len();
+            let at = turn % configurations.len();
             let cell = &mut cells[(round * NEXT + at) % configurations.len()];
             bar.set_message(format!("{collective}, {}", cell.configuration));
             once(plan, cell)?;

@@ -122,7 +122,8 @@ impl Cell {
     /// Rounds are compared with the same round of the other, which ran minutes apart at most; beside itself a cell is
     /// compared with the median of its rounds, which shows how much the machine wavers.
     pub(crate) fn beside(&self, other: &Self) -> Spread {
-        let (own, others) = (self.means(), other.means());
+        let own = self.means();
+        let others = other.means();
         let median = Spread::of(others.clone()).median;
         let base = |round: usize| if std::ptr::eq(self, other) { median } else { others[round] };
         Spread::of((0..own.len().min(others.len())).map(|round| own[round] / base(round)).collect())
@@ -181,7 +182,8 @@ mod tests {
     #[test]
     fn a_ratio_is_of_the_same_round_and_a_mean_over_sizes() {
         // The second round was half as fast for both.
-        let (base, cell) = (cell(&[[2.0, 8.0], [1.0, 4.0]]), cell(&[[4.0, 4.0], [2.0, 2.0]]));
+        let base = cell(&[[2.0, 8.0], [1.0, 4.0]]);
+        let cell = cell(&[[4.0, 4.0], [2.0, 2.0]]);
         let Spread { median, low, high } = cell.beside(&base);
         for ratio in [median, low, high] {
             assert!((ratio - 1.0).abs() < 1e-9, "twice and half: {ratio}");

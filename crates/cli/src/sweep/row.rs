@@ -54,7 +54,9 @@ pub(super) fn text(plan: &Plan, cell: &Cell) -> io::Result<String> {
 
 fn table(plan: &Plan, cell: &Cell, point: &Point) -> String {
     let settings = plan.settings(cell.collective, cell.configuration);
-    let (half, spread, counted) = (point.half(), point.busbw(), cell.counted(plan));
+    let half = point.half();
+    let spread = point.busbw();
+    let counted = cell.counted(plan);
     let measured = format!(
         "{:>8}  {:>10}  {:>12}  {:>8}  {:>6}  {:>6}  {:>7}  {:>6}  {:>6}   {:>6}  {:>6} {:>6}",
         cell.configuration,
@@ -70,7 +72,8 @@ fn table(plan: &Plan, cell: &Cell, point: &Point) -> String {
         collective::bandwidth(spread.high),
         half.result.wrong,
     );
-    let (used, expected) = (counted.used, counted.expected);
+    let used = counted.used;
+    let expected = counted.expected;
     let queues = format!(
         "  {:>6}  {:>6}  {:>6}  {:>7}",
         used.pairs, expected.pairs, used.completion, expected.completion
@@ -83,7 +86,9 @@ fn table(plan: &Plan, cell: &Cell, point: &Point) -> String {
 
 fn json(plan: &Plan, cell: &Cell, point: &Point) -> io::Result<String> {
     let settings = plan.settings(cell.collective, cell.configuration);
-    let (half, spread, counted) = (point.half(), point.busbw(), cell.counted(plan));
+    let half = point.half();
+    let spread = point.busbw();
+    let counted = cell.counted(plan);
     let line = SweepLine {
         bench: collective::line(&settings, cell.collective, &cell.info, point.block, false, half),
         configuration: cell.configuration.to_string(),

@@ -56,7 +56,8 @@ impl Node {
     pub(super) fn past(&self) -> Past {
         let messages = [Number::Eager, Number::Mapped, Number::Staged];
         let messages = messages.into_iter().map(|which| self.number(which)).fold(0, u64::wrapping_add);
-        let (hits, misses) = (self.number(Number::Hits), self.number(Number::Misses));
+        let hits = self.number(Number::Hits);
+        let misses = self.number(Number::Misses);
         (self.page.written, [hits, misses, self.fallbacks(), messages])
     }
 
@@ -261,7 +262,8 @@ fn listing_of(node: &Node) -> Vec<String> {
         lines.push(String::new());
         lines.extend(printed(&neighbours));
     }
-    let (peak, idle) = (bytes(node.number(Number::PeakBytes)), node.number(Number::IdleNs));
+    let peak = bytes(node.number(Number::PeakBytes));
+    let idle = node.number(Number::IdleNs);
     let idle = if idle == u64::MAX { "for ever".to_owned() } else { duration(Duration::from_nanos(idle)) };
     lines.push(format!("at most {peak} at once so far; kept {idle} without use"));
     let [received, sent] = [Number::ByReceiver, Number::BySender].map(|which| node.number(which));
@@ -357,9 +359,11 @@ const fn known(pid: u32) -> Option<u32> {
 
 impl Row {
     pub(super) fn new(node: &Node) -> Self {
-        let (mut numbers, mut fallbacks) = (Map::new(), Map::new());
+        let mut numbers = Map::new();
+        let mut fallbacks = Map::new();
         for which in Number::ALL {
-            let (called, value) = (which.called(), node.number(*which).into());
+            let called = which.called();
+            let value = node.number(*which).into();
             match called.reason {
                 "" => numbers.insert(called.name.to_owned(), value),
                 reason => fallbacks.insert(reason.to_owned(), value),
@@ -456,7 +460,8 @@ pub(super) fn prometheus(out: &mut String, sample: &Sample) {
 }
 
 fn labels(node: &Node) -> String {
-    let (command, rank) = (escaped(&node.command), node.page.owner.rank);
+    let command = escaped(&node.command);
+    let rank = node.page.owner.rank;
     let rank = rank.map(|rank| rank.to_string()).unwrap_or_default();
     let process = hex(node.page.owner.process);
     format!("pid=\"{}\",process=\"{process}\",command=\"{command}\",rank=\"{rank}\"", node.pid)

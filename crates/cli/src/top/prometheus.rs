@@ -163,7 +163,8 @@ fn of_process(process: &Process) -> String {
 }
 
 fn process_labels(process: &Process) -> String {
-    let (command, fabric) = (escaped(&process.command), escaped(&process.fabric));
+    let command = escaped(&process.command);
+    let fabric = escaped(&process.fabric);
     let Process { pid, id, .. } = process;
     format!("pid=\"{pid}\",process=\"{}\",command=\"{command}\",fabric=\"{fabric}\"", hex(*id))
 }
@@ -173,8 +174,10 @@ fn of_nic(process: &Process, nic: &str) -> String {
 }
 
 fn of_group(seen: &Seen<'_>) -> String {
-    let (labels, nic) = (process_labels(seen.process), escaped(&seen.nic()));
-    let (direction, peer) = (direction(seen.group.direction), hex(seen.group.peer));
+    let labels = process_labels(seen.process);
+    let nic = escaped(&seen.nic());
+    let direction = direction(seen.group.direction);
+    let peer = hex(seen.group.peer);
     format!("{{{labels},group=\"{}\",direction=\"{direction}\",nic=\"{nic}\",peer=\"{peer}\"}}", seen.number)
 }
 

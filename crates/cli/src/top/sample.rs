@@ -102,7 +102,8 @@ impl Sample {
     /// # Errors
     /// [`FindError`], as when [looking](Finder::look).
     pub(crate) fn once(only: Option<u32>, with_rates: bool) -> Result<Self, FindError> {
-        let (mut finder, mut sampler) = (Finder::new(only), Sampler::default());
+        let mut finder = Finder::new(only);
+        let mut sampler = Sampler::default();
         let sample = sampler.take(finder.look()?);
         if !with_rates || (sample.processes.is_empty() && sample.nodes.is_empty()) {
             return Ok(sample);
@@ -132,7 +133,8 @@ impl Sampler {
     pub(crate) fn take(&mut self, found: Found) -> Sample {
         let now = Instant::now();
         let passed = self.before.replace(now).map(|before| (now - before).as_secs_f64());
-        let (processes, comms) = (std::mem::take(&mut self.processes), std::mem::take(&mut self.comms));
+        let processes = std::mem::take(&mut self.processes);
+        let comms = std::mem::take(&mut self.comms);
         let Found { shown, nodes, refused, hidden } = found;
         let processes = shown.into_iter().map(|shown| {
             let mut process = Process::of(shown);
@@ -140,7 +142,8 @@ impl Sampler {
             process.rates = rates(past, processes.get(&process.id), passed);
             self.processes.insert(process.id, past);
             for conn in &mut process.comms {
-                let (key, past) = ((process.id, conn.index, conn.comm.generation), conn.past());
+                let key = (process.id, conn.index, conn.comm.generation);
+                let past = conn.past();
                 conn.rates = rates(past, comms.get(&key), passed);
                 self.comms.insert(key, past);
             }
@@ -159,7 +162,8 @@ impl Sampler {
 }
 
 fn rates(now: Past, before: Option<&Past>, passed: Option<f64>) -> Option<Rates> {
-    let (before, passed) = (before?, passed.filter(|passed| *passed > 0.0)?);
+    let before = before?;
+    let passed = passed.filter(|passed| *passed > 0.0)?;
     // A copy may be older in one word than the one before it, which is no rate.
     let rate = |at: usize| now[at].saturating_sub(before[at]) as f64 / passed;
     Some(Rates {

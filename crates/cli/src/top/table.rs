@@ -111,7 +111,8 @@ pub(super) fn table<const N: usize>(columns: [(&str, CellAlignment); N]) -> Tabl
 fn processes(sample: &Sample) -> Table {
     let mut table = table(PROCESS_COLUMNS);
     for process in &sample.processes {
-        let (counters, rates) = (&process.counters, process.rates.as_ref());
+        let counters = &process.counters;
+        let rates = process.rates.as_ref();
         table.add_row([
             process.pid.to_string(),
             process.command.clone(),
@@ -149,7 +150,8 @@ fn queue_pairs(usage: Usage) -> String {
 
 /// The groups of shared queue pairs of all processes, below a line that says so; nothing where there are none.
 fn group_lines(sample: &Sample) -> Vec<String> {
-    let (mut shown, mut table) = (0, table(GROUP_COLUMNS));
+    let mut shown = 0;
+    let mut table = table(GROUP_COLUMNS);
     let all: u64 = sample.processes.iter().map(|process| u64::from(process.group_count)).sum();
     for seen in sample.processes.iter().flat_map(groups::of) {
         let group::Numbers { routed, dropped, eager, slices, queue } = seen.group.numbers;
@@ -186,7 +188,8 @@ fn comms(sample: &Sample) -> Table {
     let mut table = table(COMM_COLUMNS);
     for process in &sample.processes {
         for conn in process.comms.iter().filter(|conn| conn.is_open()) {
-            let (counts, rates) = (&conn.counts, conn.rates.as_ref());
+            let counts = &conn.counts;
+            let rates = conn.rates.as_ref();
             // One of the two directions is always 0.
             table.add_row([
                 process.pid.to_string(),
@@ -230,7 +233,8 @@ fn rate(rates: Option<&Rates>, text: impl Fn(&Rates) -> String) -> String {
 
 /// Three digits or so, with a unit of a thousand.
 fn scaled(value: f64, step: f64, units: &[&str]) -> String {
-    let (mut value, mut at) = (value, 0);
+    let mut value = value;
+    let mut at = 0;
     while value >= 999.5 && at + 1 < units.len() {
         value /= step;
         at += 1;
@@ -257,7 +261,9 @@ fn gigabytes(value: f64) -> String {
 
 pub(super) fn duration(up: Duration) -> String {
     let seconds = up.as_secs();
-    let (minutes, hours, days) = (seconds / 60, seconds / 3600, seconds / 86400);
+    let minutes = seconds / 60;
+    let hours = seconds / 3600;
+    let days = seconds / 86400;
     match (days, hours, minutes) {
         (0, 0, 0) => format!("{seconds}s"),
         (0, 0, _) => format!("{minutes}m{:02}s", seconds % 60),
@@ -297,7 +303,8 @@ mod tests {
 
     /// A comm that rides on a group, and how many gigabytes it sends a second.
     fn rider(group: u8, rate: f64) -> Conn {
-        let (zero, member) = (Counts::default(), MemberId::from_bits(0x0c05));
+        let zero = Counts::default();
+        let member = MemberId::from_bits(0x0c05);
         Conn {
             index: 0,
             comm: Comm {
@@ -334,7 +341,8 @@ mod tests {
         let mut groups = [None; group::RECORDS];
         assert_eq!(group_lines(&of(process(groups, 0))), [""; 0]);
         let eager = Taken { used: 3, total: 32 };
-        let (slices, queue) = (Taken { used: 1, total: 8 }, Taken { used: 5, total: 512 });
+        let slices = Taken { used: 1, total: 8 };
+        let queue = Taken { used: 5, total: 512 };
         let numbers = Numbers { routed: 1500, dropped: 2, eager, slices, queue };
         let peer = ProcessId([1; 16]);
         let sends = Group { direction: Direction::Send, links: 2, nic: 0, members: 9, peer, numbers };

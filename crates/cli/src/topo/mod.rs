@@ -62,7 +62,8 @@ impl View {
             1 => format!("1 {what}"),
             _ => format!("{count} {what}s"),
         };
-        let (gpus, nics) = (self.gpus().len(), self.nics().len());
+        let gpus = self.gpus().len();
+        let nics = self.nics().len();
         let both = format!("{} and {}", count(gpus, "GPU"), count(nics, "NIC"));
         match self.numa_nodes() {
             0 => both,

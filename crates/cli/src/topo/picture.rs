@@ -75,7 +75,9 @@ pub(crate) fn picture(view: &View) -> String {
     let mut places =
         Places { gpus: vec![(0.0, 0.0); view.gpus().len()], nics: vec![(0.0, 0.0); view.nics().len()] };
     let mut frames = Element::new().set("class", "frames");
-    let (mut x, mut y, mut right) = (MARGIN, TOP, WIDTH_MIN - MARGIN);
+    let mut x = MARGIN;
+    let mut y = TOP;
+    let mut right = WIDTH_MIN - MARGIN;
     for node in &nodes {
         let wide = width(node);
         if x > MARGIN && x + wide > ROW_MAX {
@@ -87,7 +89,8 @@ pub(crate) fn picture(view: &View) -> String {
     }
     let bottom = if nodes.is_empty() { TOP } else { y + rows.height() };
     let (legend, bottom) = legend(view, bottom + 30.0, right);
-    let (width, height) = (right + MARGIN, bottom + MARGIN);
+    let width = right + MARGIN;
+    let height = bottom + MARGIN;
     let paper = Rectangle::new().set("width", width).set("height", height).set("fill", "#ffffff");
     let document = Document::new()
         .set("viewBox", (0, 0, width, height))
@@ -157,7 +160,8 @@ fn frame(
     let columns = gpus.max(nics);
     // The fewer stand in the middle of the more.
     let begin = |count: usize| x + PAD + (boxes(columns) - boxes(count)) / 2.0;
-    let (mut next_gpu, mut next_nic) = (begin(gpus), begin(nics));
+    let mut next_gpu = begin(gpus);
+    let mut next_nic = begin(nics);
     for entry in &group.entries {
         match entry {
             Entry::Gpu(at) => {
@@ -185,8 +189,10 @@ fn links(view: &View, places: &Places) -> Element {
     for (gpu, from) in places.gpus.iter().enumerate() {
         for pick in view.assignment.of(gpu) {
             let to = places.nics[pick.nic];
-            let (x1, y1) = (from.0 + BOX.0 / 2.0, from.1 + BOX.1);
-            let (x2, y2) = (to.0 + BOX.0 / 2.0, to.1);
+            let x1 = from.0 + BOX.0 / 2.0;
+            let y1 = from.1 + BOX.1;
+            let x2 = to.0 + BOX.0 / 2.0;
+            let y2 = to.1;
             let way = format!(
                 "M{x1:.1},{y1:.1}C{x1:.1},{:.1} {x2:.1},{:.1} {x2:.1},{y2:.1}",
                 y1 + LINKS / 2.0,
@@ -246,7 +252,8 @@ fn device((x, y): (f64, f64), (fill, edge): (&str, &str), words: &[String; 3], t
 /// What lines and boxes mean, and where it ends below.
 fn legend(view: &View, top: f64, right: f64) -> (Element, f64) {
     let mut all = Element::new().set("class", "legend");
-    let (mut x, mut y) = (MARGIN, top);
+    let mut x = MARGIN;
+    let mut y = top;
     let mut place = |wide: f64| {
         if x > MARGIN && x + wide > right {
             (x, y) = (MARGIN, y + 24.0);

@@ -133,7 +133,8 @@ impl RecvLane {
         if self.plan.mutant.is("engine-forgets-early-ends") {
             return None;
         }
-        let (tag, token) = (self.waiting[number as usize % EAGER_CREDITS_MAX], Token::new(0, 0));
+        let tag = self.waiting[number as usize % EAGER_CREDITS_MAX];
+        let token = Token::new(0, 0);
         Some(Cts { number, index: 0, count: 1, addr: 0, len: 0, tag, token, key: 0 })
     }
 
@@ -179,7 +180,9 @@ impl RecvLane {
         record: &Cts,
     ) -> Result<(), CommFault> {
         let at = self.record_at(record.number, usize::from(record.index), Lines::One);
-        let (bytes, most, mutant) = (record.to_bytes(), self.plan.inline_max, self.plan.mutant);
+        let bytes = record.to_bytes();
+        let most = self.plan.inline_max;
+        let mutant = self.plan.mutant;
         if !run.take(at, &bytes, most, mutant) {
             self.write_run(rails, run)?;
             run.clear();

@@ -66,7 +66,8 @@ impl SendLane {
             return;
         }
         let path = self.paths.leader();
-        let (rail, link) = (rails.get_mut(path.rail), path.link);
+        let rail = rails.get_mut(path.rail);
+        let link = path.link;
         for slot in 0..SENDS_MAX as u16 {
             let outgoing = &mut self.outgoing[usize::from(slot)];
             if outgoing.left > 0 && rail.take_back(link, self.part.tag | u64::from(slot)) {
@@ -148,7 +149,8 @@ impl RecvLane {
         }
         self.matched_due.clear();
         let path = self.paths.leader();
-        let (rail, link) = (rails.get_mut(path.rail), path.link);
+        let rail = rails.get_mut(path.rail);
+        let link = path.link;
         let end = self.receiver.next_number();
         let outstanding =
             (1..=RECVS_MAX as u32).filter_map(|at| self.receiver.outstanding(end.wrapping_sub(at)));

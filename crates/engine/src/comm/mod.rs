@@ -188,7 +188,8 @@ impl Comms {
     /// Another open comm that the calling thread drives, the next one in turn; looks at a few slots only.
     #[inline]
     pub(crate) fn next_of_thread(&self, than: &Comm) -> Option<(CommId, &Comm)> {
-        let (thread, used) = (this_thread(), self.used.load(Ordering::Acquire));
+        let thread = this_thread();
+        let used = self.used.load(Ordering::Acquire);
         let start = self.cursor.load(Ordering::Relaxed);
         for step in 0..used.min(LOOKS) {
             let at = (start + step) % used;
@@ -226,7 +227,8 @@ impl Comms {
         comm.joining.store(open.many && open.place.is_some(), Ordering::Relaxed);
         comm.news.clear();
         comm.stopping.store(false, Ordering::Relaxed);
-        let (shown, id) = (open.shown(generation, now), CommId { index, generation });
+        let shown = open.shown(generation, now);
+        let id = CommId { index, generation };
         open.id = id;
         let seat = match sit(open) {
             Ok(seat) => seat,

@@ -241,7 +241,8 @@ impl RecvLane {
         if wr_id & LAST != 0 {
             self.on_end(wr_id);
         } else if wr_id & (REPEATED | RECORD) != 0 {
-            let (again, counted) = (wr_id & REPEATED != 0, wr_id & RECORD != 0);
+            let again = wr_id & REPEATED != 0;
+            let counted = wr_id & RECORD != 0;
             let Records { repeated, landing, .. } = &mut self.records;
             repeated[path] = repeated[path].saturating_sub(u32::from(again));
             landing[path] = landing[path].saturating_sub(u32::from(counted));
@@ -324,7 +325,8 @@ impl RecvLane {
     /// Writes records that wait, where there are several links.
     pub(crate) fn announce_due(&mut self, rails: &mut Rails<impl Rail>) -> Result<(), CommFault> {
         while let Some(&(number, again)) = self.records.unannounced.front() {
-            let (lead, slot) = (self.paths.lead(), number as usize % MAILBOX_SLOTS);
+            let lead = self.paths.lead();
+            let slot = number as usize % MAILBOX_SLOTS;
             let count = self.records.past[slot].count;
             let waits = self.is_ahead(number);
             // That it has completed does not tell everywhere that it cannot land on a newer one any more.
@@ -366,7 +368,8 @@ impl RecvLane {
             return self.announce_one(rails, path, id, usize::from(index), wr_id, again);
         }
         let Past { count, tags, .. } = self.records.past[number as usize % MAILBOX_SLOTS];
-        let (tag, token) = (tags[usize::from(index)], Token::new(0, 0));
+        let tag = tags[usize::from(index)];
+        let token = Token::new(0, 0);
         let record = Cts { number, index, count, addr: 0, len: 0, tag, token, key: 0 };
         let nowhere = Region { key: 0, addr: 0 };
         let others = Others { number, index, places: [nowhere; LINKS_MAX - 1] };
@@ -390,7 +393,8 @@ impl RecvLane {
     ) -> Result<(), CommFault> {
         let at = self.record_at(record.number, record.index.into(), Lines::Two);
         let to = self.record_to(self.mailboxes[path], at);
-        let (first, second) = (record.to_bytes(), others.to_bytes());
+        let first = record.to_bytes();
+        let second = others.to_bytes();
         if self.writes() == 2 {
             let behind = Remote { addr: to.addr.wrapping_add(cts::BYTES as u64), ..to };
             let op = Op::Write { from: Source::Inline(&second), to: behind, imm: None };
@@ -441,7 +445,8 @@ impl RecvLane {
     /// The same as the sender's NIC knows it.
     #[inline]
     pub(crate) fn record_to(&self, mailbox: Region, at: u64) -> Remote {
-        let (key, addr) = (mailbox.key, mailbox.addr.wrapping_add(at));
+        let key = mailbox.key;
+        let addr = mailbox.addr.wrapping_add(at);
         let astray = self.plan.mutant.is("engine-writes-records-as-data");
         if astray { Remote::data(key, addr) } else { Remote::record(key, addr) }
     }

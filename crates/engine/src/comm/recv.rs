@@ -342,7 +342,8 @@ impl RecvLane {
             let Place { mr, offset } = self.places[delivery.token.slot()];
             let to = self.regions.mr(mr, 0);
             let copied = self.bounces.memory(delivery.bounce).zip(to).is_some_and(|((bounce, at), mr)| {
-                let (at, len) = (at + self.part.head as u64, u64::from(delivery.len));
+                let at = at + self.part.head as u64;
+                let len = u64::from(delivery.len);
                 mr.memory().copy_from(offset, bounce, at, len).is_ok()
             });
             if !copied {
@@ -367,7 +368,8 @@ impl RecvLane {
                     self.release(table::slot(id.0, 0));
                     return requests.complete_recv(self.requests[id.0], &[len]);
                 }
-                let (mut sizes, mut count) = ([0; RECV_BUFFERS_MAX], 0);
+                let mut sizes = [0; RECV_BUFFERS_MAX];
+                let mut count = 0;
                 let places = &mut self.places;
                 self.receiver.finish(id, |index, len| {
                     sizes[index] = len;

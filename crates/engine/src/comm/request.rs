@@ -210,7 +210,8 @@ impl Requests {
     /// Looks at a request; a finished one is freed.
     #[inline]
     pub(crate) fn take(&self, ticket: Ticket, sizes: &mut [u64; RECV_BUFFERS_MAX]) -> Outcome {
-        let (slot, generation) = (ticket.slot(), ticket.generation());
+        let slot = ticket.slot();
+        let generation = ticket.generation();
         let Some(request) = self.slots.get(slot as usize) else { return Outcome::Unknown };
         let state = request.state.load(Ordering::Acquire);
         if state >> GENERATION != u32::from(generation) && !self.mutant.is("request-takes-any") {

@@ -466,7 +466,8 @@ impl SendLane {
     pub(crate) fn finish_if_done(&mut self, requests: &Requests, slot: u16) {
         let outgoing = &mut self.outgoing[slot as usize];
         if outgoing.left == 0 && outgoing.fin == FinDue::No && outgoing.mr != NO_MR {
-            let (mr, len) = (outgoing.mr, outgoing.len);
+            let mr = outgoing.mr;
+            let len = outgoing.len;
             outgoing.mr = NO_MR;
             self.regions.release(mr);
             requests.complete_send(slot, len);

@@ -301,7 +301,8 @@ impl SendLane {
                 let Aim { piece, pieces, .. } = many.aims[slot as usize];
                 (piece, pieces)
             });
-            let (striped, more) = (outgoing.is_striped(), pieces > 0);
+            let striped = outgoing.is_striped();
+            let more = pieces > 0;
             let flight = if more {
                 let len = (outgoing.len - outgoing.given).min(piece);
                 let index = (outgoing.given / piece) as u8;

@@ -116,7 +116,9 @@ impl<F: Fabric, H: Host> Engine<F, H> {
             },
         };
         if !matches!(up, Ok(false)) {
-            let (comm, stream, conn) = (current.comm, current.stream, current.conn);
+            let comm = current.comm;
+            let stream = current.stream;
+            let conn = current.conn;
             let seat = current.place.seat;
             listen.current = None;
             listen.seen.forget(stream, conn);
@@ -133,7 +135,8 @@ impl<F: Fabric, H: Host> Engine<F, H> {
             });
         }
         if current.peer.dead.load(Ordering::Acquire) {
-            let (comm, process) = (current.comm, current.peer.process);
+            let comm = current.comm;
+            let process = current.peer.process;
             listen.current = None;
             self.drop_comm(control, comm);
             return Err(CommFault::PeerDead(process).into());
@@ -180,7 +183,9 @@ impl<F: Fabric, H: Host> Engine<F, H> {
             let _ = control.pool.leave(seat);
             verdict = control.pool.asked(&key, open.conn, open.links, &open.share)?;
         }
-        let (stream, conn, open) = (asked.stream, open.conn, open.clone());
+        let stream = asked.stream;
+        let conn = open.conn;
+        let open = open.clone();
         let given = match verdict {
             Verdict::Created(place) => return self.answer_own(control, nics, asked, place, true).map(Some),
             Verdict::Alone(place) => return self.answer_own(control, nics, asked, place, false).map(Some),
@@ -263,7 +268,8 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         // As RESULT says it: where it is reached may depend on who connects.
         let own = rail.address(link)?;
         let proof = Proof::of([(theirs.as_slice(), own.bytes.as_slice())]);
-        let (receiver, regions_max) = (Receiver::new(self.params.mutant), self.params.regions_max as usize);
+        let receiver = Receiver::new(self.params.mutant);
+        let regions_max = self.params.regions_max as usize;
         let ends = Ends { stream, remote: open.conn, attempt: None };
         let (lane, fins, group) = if begins {
             let mut group = Group::receiving(place.group, rails, &paths, plan, Arc::clone(&bounces));
@@ -294,7 +300,8 @@ impl<F: Fabric, H: Host> Engine<F, H> {
             }
         };
         let machine = Accepting::new(self.host.now());
-        let (conn, turn) = (open.conn, open.share.turn);
+        let conn = open.conn;
+        let turn = open.share.turn;
         let turn = if self.params.mutant.is("engine-answers-turn-0") { 0 } else { turn };
         Ok(Current { machine, comm, conn, turn, given, place, stream, peer, repeat: false })
     }
@@ -348,7 +355,8 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         let comm = self.seat_receiver(control, lane, member)?;
         let given = self.given(comm, open.share.mode, None)?;
         let machine = Accepting::new(self.host.now());
-        let (conn, turn) = (open.conn, open.share.turn);
+        let conn = open.conn;
+        let turn = open.share.turn;
         Ok(Current { machine, comm, conn, turn, given, place, stream, peer, repeat: false })
     }
 

@@ -89,7 +89,8 @@ impl<F: Fabric, H: Host> Engine<F, H> {
             self.params.mutant,
         );
         rails.pipeline = pipeline;
-        let (now, mutant) = (self.host.now(), self.params.mutant);
+        let now = self.host.now();
+        let mutant = self.params.mutant;
         let first = rails.create(0, 0)?;
         let path = |at: usize| {
             let (link, life) = match at {
@@ -177,13 +178,15 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         let Some(attempt) = control.attempts.get_mut(id) else {
             return Err(Error::Unknown("connection attempt"));
         };
-        let (stream, process) = (attempt.stream, attempt.process);
+        let stream = attempt.stream;
+        let process = attempt.process;
         if attempt.closed {
             return Err(crate::CommFault::PeerClosed(process).into());
         }
         let asked = attempt.place.is_some();
         let step = attempt.machine.on_time(self.host.now());
-        let (answered, joined) = (attempt.reply.is_some(), attempt.joined);
+        let answered = attempt.reply.is_some();
+        let joined = attempt.joined;
         if !answered || joined {
             let redialled = !answered && !joined && control.redial(&self.host, id, self.params.mutant);
             if let Some(error) = control.stream_fault(stream, process).filter(|_| !redialled) {
@@ -205,7 +208,9 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         let Some((ask, wish)) = self.place(control, id)? else { return Ok(()) };
         let Some(share) = ask.request(wish.turn) else { return Ok(()) };
         let Some(attempt) = control.attempts.get_mut(id) else { return Ok(()) };
-        let (nics, links, class) = (attempt.nics, usize::from(wish.links), wish.class);
+        let nics = attempt.nics;
+        let links = usize::from(wish.links);
+        let class = wish.class;
         let (place, made) = match ask {
             Ask::Alone(place) | Ask::Rather(place) => {
                 (place, self.make_own(&nics, links, class, (None, self.pipeline(control, &nics, place))))
@@ -277,7 +282,8 @@ impl<F: Fabric, H: Host> Engine<F, H> {
     fn join(&self, control: &mut Control<H, F::Rail>, id: SlotId) -> Result<bool, Error> {
         let Some(attempt) = control.attempts.get_mut(id) else { return Ok(false) };
         let (Some((reply, _)), Some(place)) = (&attempt.reply, attempt.place) else { return Ok(false) };
-        let (share, link) = (reply.share, reply.link.clone());
+        let share = reply.share;
+        let link = reply.link.clone();
         match attempt.machine.on_result(reply.answer) {
             ConnectStep::Connect => {}
             ConnectStep::Refused(Answer::NoResources) => return Err(Error::PeerExhausted),
@@ -322,7 +328,8 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         let address = LinkAddress { bytes: link.to_vec(), fd: fd.take() };
         let links = lane.paths.len();
         let path = lane.paths.leader();
-        let (rail, link_id) = (rails.get_mut(path.rail), path.link);
+        let rail = rails.get_mut(path.rail);
+        let link_id = path.link;
         rail.connect(link_id, address)?;
         if links == 1 {
             lane.plan.copied_max = rail.copied_max(link_id).min(lane.plan.message_max);
@@ -350,7 +357,8 @@ impl<F: Fabric, H: Host> Engine<F, H> {
     /// Makes the comm, once the link is up.
     fn open_comm(&self, control: &mut Control<H, F::Rail>, id: SlotId) -> Result<Option<CommId>, Error> {
         let Some(attempt) = control.attempts.get_mut(id) else { return Ok(None) };
-        let (stream, process) = (attempt.stream, attempt.process);
+        let stream = attempt.stream;
+        let process = attempt.process;
         let up = match &mut attempt.lane {
             Some((lane, Made::Own(rails))) => {
                 let path = lane.paths.leader();
@@ -427,7 +435,8 @@ fn send_open<H: Host, R: Rail>(control: &mut Control<H, R>, id: SlotId) -> Resul
         // The first is what the other end connects to.
         attempt.open.link.clone_from(&address.bytes);
     }
-    let (open, stream) = (attempt.open.clone(), attempt.stream);
+    let open = attempt.open.clone();
+    let stream = attempt.stream;
     control.send(stream, &Frame::Open(open), address.fd);
     Ok(())
 }

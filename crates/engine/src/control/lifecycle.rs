@@ -51,7 +51,8 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         let mut control = self.control.claim();
         let address = control.address(&self.host)?.0;
         let id = control.listen(nics, nonce)?;
-        let (process, listen) = (self.process, id.to_bits());
+        let process = self.process;
+        let listen = id.to_bits();
         let near = self.fabric.near().is_some();
         let hidden = self.params.mutant.is("handle-hides-fabric");
         let fabric = if hidden { ChosenFabric::default() } else { self.fabric.chosen() };
@@ -124,7 +125,9 @@ impl<F: Fabric, H: Host> Engine<F, H> {
 
     /// Before anything is asked of the listener, whose answer would only say that a link cannot be made.
     fn check_fabric(&self, handle: &Handle) -> Result<(), Error> {
-        let (process, theirs, ours) = (handle.process, handle.fabric, self.fabric.chosen());
+        let process = handle.process;
+        let theirs = handle.fabric;
+        let ours = self.fabric.chosen();
         if ours.meets(&theirs) || self.params.mutant.is("engine-connects-other-fabrics") {
             return Ok(());
         }
@@ -170,7 +173,8 @@ impl<F: Fabric, H: Host> Engine<F, H> {
     /// [`Error::Unknown`].
     pub fn close(&self, comm: CommId) -> Result<(), Error> {
         let slot = self.comms.get(comm).ok_or(Error::Unknown("connection"))?;
-        let (seat, closed) = (slot.seat(), slot.peer_closed.load(Ordering::Acquire));
+        let seat = slot.seat();
+        let closed = slot.peer_closed.load(Ordering::Acquire);
         let mut held = self.groups.claim(seat);
         let Some(turn) = held.as_mut().and_then(|group| group.turn_of(seat, comm)) else {
             return Err(Error::Unknown("connection"));
@@ -208,8 +212,12 @@ impl<F: Fabric, H: Host> Engine<F, H> {
             rails.iter().all(|rail| rail.caps().arrives) || self.params.mutant.is("engine-lingers-briefly");
         let peer_time = self.params.peer_time;
         let slow = if arrives { peer_time } else { Duration(peer_time.0.saturating_mul(LINGER_TIMES)) };
-        let (until, until_closed) = (self.host.now() + peer_time, self.host.now() + slow);
-        let (ends, name, place, rides) = (open.ends, open.name(), open.place, shared.is_some());
+        let until = self.host.now() + peer_time;
+        let until_closed = self.host.now() + slow;
+        let ends = open.ends;
+        let name = open.name();
+        let place = open.place;
+        let rides = shared.is_some();
         let last = Lingering { seat, until, until_closed, ends, name, place, rides };
         let mutant = self.params.mutant;
         if shared.is_some() {

@@ -167,7 +167,8 @@ impl<F: Fabric, H: Host> Engine<F, H> {
             return self.owes.store(true, Ordering::Relaxed);
         };
         let now = self.host.now();
-        let (mut at, mut owes) = (0, false);
+        let mut at = 0;
+        let mut owes = false;
         while at < lingering.len() {
             let last = lingering[at];
             let Some(mut held) = self.groups.try_claim(last.seat) else {

@@ -82,7 +82,9 @@ mod tests {
 
     #[test]
     fn two_members_make_the_same_proof_and_a_third_another() {
-        let (a, b, c) = (key(1), key(2), key(3));
+        let a = key(1);
+        let b = key(2);
+        let c = key(3);
         let proof = a.prove(OneSided, &b.public(), 0, 1).unwrap();
         assert_eq!(b.prove(OneSided, &a.public(), 0, 1), Some(proof));
         assert_ne!(b.prove(OneSided, &a.public(), 1, 0), Some(proof), "it is of one direction");

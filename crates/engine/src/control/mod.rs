@@ -272,7 +272,9 @@ impl<H: Host, R: Rail> Control<H, R> {
     /// Opens the stream of an unanswered attempt anew, if it has ended. `false`: it cannot be, or not right now.
     pub(crate) fn redial(&mut self, host: &H, id: SlotId, mutant: Mutant) -> bool {
         let Some(attempt) = self.attempts.get(id) else { return false };
-        let (process, address, was_local) = (attempt.process, attempt.address.clone(), attempt.open.near);
+        let process = attempt.process;
+        let address = attempt.address.clone();
+        let was_local = attempt.open.near;
         let spent = attempt.redials >= REDIALS_MAX || mutant.is("control-never-redials");
         if spent || self.streams.get(attempt.stream).is_some() {
             return false;
@@ -372,7 +374,8 @@ impl<H: Host, R: Rail> Control<H, R> {
             attempt.unasked.0 / 1_000_000_000
         );
         around.host.log(Level::Warn, &text);
-        let (stream, reply) = (attempt.stream, attempt.reply.take());
+        let stream = attempt.stream;
+        let reply = attempt.reply.take();
         self.abandoned.push(id);
         // Whose answer is still under way learns it from us then.
         if let Some((reply, _)) = reply {
@@ -503,7 +506,8 @@ impl<H: Host, R: Rail> Control<H, R> {
         open: Open,
         fd: Option<PassedFd>,
     ) {
-        let (conn, turn) = (open.conn, open.share.turn);
+        let conn = open.conn;
+        let turn = open.share.turn;
         let mutant = around.params.mutant;
         let knows = |l: &Listen| l.nonce == open.nonce || mutant.is("control-ignores-nonce");
         let id = SlotId::from_bits(open.listen);
@@ -541,7 +545,8 @@ impl<H: Host, R: Rail> Control<H, R> {
     }
 
     fn on_result(&mut self, around: &Around<'_, H>, stream: SlotId, reply: Reply, fd: Option<PassedFd>) {
-        let (conn, mutant) = (reply.conn, around.params.mutant);
+        let conn = reply.conn;
+        let mutant = around.params.mutant;
         let Some(attempt) = self.attempts.get_mut(SlotId::from_bits(conn)) else {
             if mutant.is("control-forgets-closed") {
                 return;

@@ -232,7 +232,8 @@ mod tests {
     #[test]
     fn addresses_are_short_and_come_back() {
         let four = ["192.0.2.1:7", "192.0.2.2:8", "192.0.2.3:9", "192.0.2.4:65535"];
-        let (v6, five) = (["[2001:db8::1]:65535", "[2001:db8::2]:1", "192.0.2.1:2"], [four[0]; 5]);
+        let v6 = ["[2001:db8::1]:65535", "[2001:db8::2]:1", "192.0.2.1:2"];
+        let five = [four[0]; 5];
         // What does not fit is left out.
         for (told, kept) in [(&[][..], 0), (&four[..1], 1), (&four, 4), (&five, 4), (&v6[..1], 1), (&v6, 2)] {
             let remote = told.iter().map(|at| at.parse().unwrap()).collect();

@@ -131,7 +131,8 @@ impl Strand {
     }
 
     fn new(socket: OwnedFd, slot: usize, phase: StrandPhase) -> Self {
-        let (unsent, came) = (VecDeque::new(), VecDeque::new());
+        let unsent = VecDeque::new();
+        let came = VecDeque::new();
         Self { socket, slot, phase, next: None, told: 0, unsent, came }
     }
 

@@ -170,7 +170,8 @@ impl<F: Fabric, H: Host> Engine<F, H> {
             if !path.carries() {
                 continue;
             }
-            let (number, link) = (path.rail, path.link);
+            let number = path.rail;
+            let link = path.link;
             if let Err(error) = turn.rails.get_mut(number).look(link) {
                 if turn.open.many {
                     self.told(turn, at, &error);
@@ -535,7 +536,9 @@ impl Open {
         let path = lane.paths.get(at);
         match made.and_then(|()| rails.get(path.rail).address(path.link)) {
             Ok(address) => {
-                let (id, link, epoch) = (self.ends.remote, at as u8, asked.epoch);
+                let id = self.ends.remote;
+                let link = at as u8;
+                let epoch = asked.epoch;
                 let fins = lane.fins(at);
                 let result = LinkResult { id, link, epoch, fins, address: address.bytes };
                 self.words.push((Frame::LinkResult(result), address.fd));

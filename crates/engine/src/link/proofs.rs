@@ -94,7 +94,8 @@ impl SendLane {
             if !due || self.paths.credits(rails, path) == 0 {
                 continue;
             }
-            let (rail, link) = (self.paths.get(path).rail, self.paths.get(path).link);
+            let rail = self.paths.get(path).rail;
+            let link = self.paths.get(path).link;
             let wr_id = self.part.tag | PROOF | path as u64;
             match rails.get_mut(rail).post(link, wr_id, Op::Nop, true) {
                 Ok(()) => {

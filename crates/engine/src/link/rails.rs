@@ -39,7 +39,9 @@ impl<R: Rail> Rails<R> {
     /// These, in the order of their NICs; on the links of the first so many operations may be under way.
     pub(crate) fn new(first: R, more: Vec<R>, depth: u32, mutant: Mutant) -> Self {
         let slices = Credits::new(SLICES_MAX, mutant);
-        let (shared, pipeline, has_ended) = (None, None, false);
+        let shared = None;
+        let pipeline = None;
+        let has_ended = false;
         Self {
             first,
             more,

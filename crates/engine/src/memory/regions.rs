@@ -57,7 +57,8 @@ impl Registered {
         self,
         how: impl Fn(Mr<Data>) -> Result<(), (Mr<Data>, DeregisterError)>,
     ) -> Result<(), (Self, DeregisterError)> {
-        let (mut left, mut why) = (Vec::new(), None);
+        let mut left = Vec::new();
+        let mut why = None;
         for mr in self.first.into_iter().chain(self.more) {
             if let Err((mr, error)) = how(mr) {
                 left.push(mr);

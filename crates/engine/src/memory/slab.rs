@@ -123,7 +123,8 @@ impl Slab {
         if !rails.mutant.is("ride-keeps-mailboxes") {
             clear(&chunk.memory, offset, self.bytes);
         }
-        let (memory, regions) = (chunk.memory.clone(), chunk.regions(offset));
+        let memory = chunk.memory.clone();
+        let regions = chunk.regions(offset);
         Ok((lot, Piece { memory, offset, regions, _own: Vec::new() }))
     }
 

@@ -409,7 +409,8 @@ impl<R: Rail> Groups<R> {
     /// The lane of a seat. There is one for each that a comm ever had.
     #[inline]
     fn lane(&self, seat: Seat) -> &GroupLane<R> {
-        let (chunk, at) = (seat.lane as usize / CHUNK, seat.lane as usize % CHUNK);
+        let chunk = seat.lane as usize / CHUNK;
+        let at = seat.lane as usize % CHUNK;
         self.chunks.get(chunk).and_then(OnceLock::get).map_or(&self.nowhere, |chunk| &chunk[at])
     }
 

@@ -32,7 +32,8 @@ impl SendPart {
 
     /// Of a member, as the two ends call it.
     pub(crate) const fn of(member: MemberId, remote: MemberId) -> Self {
-        let (tag, fin_mask) = (member.wr_id(0), ranges::SLOTS - 1);
+        let tag = member.wr_id(0);
+        let fin_mask = ranges::SLOTS - 1;
         Self { tag, remote: Some(remote), eager: 0, slices: 0, fin_mask }
     }
 
@@ -81,7 +82,8 @@ impl RecvPart {
 
     /// Of a member with that range.
     pub(crate) const fn of(member: MemberId, range: Range) -> Self {
-        let (tag, member) = (member.wr_id(0), member.to_bits());
+        let tag = member.wr_id(0);
+        let member = member.to_bits();
         Self { tag, member, range: Some(range), head: share::EAGER_BYTES }
     }
 

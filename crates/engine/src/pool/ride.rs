@@ -100,7 +100,8 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         id: SlotId,
     ) -> Result<Option<(Ask, Wish)>, Error> {
         let Some(attempt) = control.attempts.get_mut(id) else { return Ok(None) };
-        let (stream, wish) = (attempt.stream, attempt.wish);
+        let stream = attempt.stream;
+        let wish = attempt.wish;
         let local = attempt.nics.told().ok_or(Error::Argument("a NIC's number is too large"))?;
         let key = Key { peer: attempt.process, end: End::Sending, local, remote: attempt.remote };
         let offer = match control.peer(stream) {
@@ -200,7 +201,8 @@ impl<F: Fabric, H: Host> Engine<F, H> {
     /// the first is in error.
     pub(crate) fn paths_of(&self, common: &Common, rails: &mut Rails<F::Rail>, asks: bool) -> Option<Paths> {
         let first = rails.shared.as_mut()?.join(0)?;
-        let (now, mutant) = (self.host.now(), self.params.mutant);
+        let now = self.host.now();
+        let mutant = self.params.mutant;
         let path = |(at, &(rail, nic)): (usize, &(usize, usize))| {
             let (link, life) = match at {
                 0 => (first, LinkLife::first(asks, now, mutant)),
@@ -229,7 +231,8 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         made: Made<F::Rail>,
         reply: &Reply,
     ) -> Result<CommId, Error> {
-        let (place, name) = (open.place, open.ends.attempt.map_or(0, SlotId::to_bits));
+        let place = open.place;
+        let name = open.ends.attempt.map_or(0, SlotId::to_bits);
         let stream = open.ends.stream;
         let part = |remote: MemberId| {
             move |open: &mut Open, _: &mut Common, member: MemberId| {

@@ -227,7 +227,8 @@ impl Dialled {
     }
 
     pub(super) fn from_bits(bits: u64) -> Option<Self> {
-        let (stream, path) = (Stream::new((bits >> 40) as u8)?, Path::new(bits as u8)?);
+        let stream = Stream::new((bits >> 40) as u8)?;
+        let path = Path::new(bits as u8)?;
         Some(Self { stream, generation: (bits >> 48) as u16, peer: (bits >> 8) as u32, path })
     }
 }

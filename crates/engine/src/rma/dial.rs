@@ -49,7 +49,8 @@ impl<R: Rail> Context<R> {
         peer.on_nic = self.native.is_some().then(|| Asked::new(self.stream, self.mutant));
         let mut words = Vec::new();
         for path in (0..paths as u8).filter_map(Path::new) {
-            let (stream, generation) = (self.stream, self.generation);
+            let stream = self.stream;
+            let generation = self.generation;
             let id = Dialled { stream, generation, peer: at, path }.to_bits();
             let made = self.make(path.index() % self.rails.len());
             let (link, address) = match made {
@@ -59,7 +60,8 @@ impl<R: Rail> Context<R> {
                     return Err(error);
                 }
             };
-            let (path, bytes) = (path.index() as u8, address.bytes);
+            let path = path.index() as u8;
+            let bytes = address.bytes;
             words.push((Word::Dial { id, proof, member: me, stream, path, link: bytes }, address.fd));
             peer.links.push(link);
         }
@@ -121,7 +123,9 @@ impl<R: Rail> Context<R> {
         }
         let link = &mut peer.links[path.index()];
         (link.served, link.credit, link.heaps) = (served, receives, heaps);
-        let (member, rail, on) = (peer.member, link.rail, link.link);
+        let member = peer.member;
+        let rail = link.rail;
+        let on = link.link;
         let mut learned = self.learned.iter().filter(|((of, _), _)| *of == member);
         let mut known = Ok(());
         if let Some(peer) = self.peers.get_mut(at as usize) {

@@ -80,7 +80,8 @@ impl<F: Fabric, H: Host> Job<F, H> {
     /// # Errors
     /// A NIC cannot be opened, or the system refuses to listen.
     pub fn new(fabric: F, host: H, params: Params, nics: Nics) -> Result<Self, RmaError> {
-        let (process, key) = (ProcessId(host.random()), MemberKey::new([host.random(), host.random()]));
+        let process = ProcessId(host.random());
+        let key = MemberKey::new([host.random(), host.random()]);
         let streams = Streams::new(process, &host, params.mutant)?;
         let mutant = params.mutant;
         Ok(Self {
@@ -163,7 +164,8 @@ impl<F: Fabric, H: Host> Job<F, H> {
         let stream = Stream::new(at as u8).filter(|_| at < RMA_STREAMS_MAX).ok_or(exhausted)?;
         let (rails, answers) = self.open(false)?;
         let heaps = self.heaps.lock().unwrap_or_else(PoisonError::into_inner).try_clone()?;
-        let (mutant, now) = (self.params.mutant, self.host.now());
+        let mutant = self.params.mutant;
+        let now = self.host.now();
         let id = ContextId { stream, generation: made.uses };
         let mut context = Context::new(id, (rails, answers), heaps, now, &self.params)?;
         if self.nics_execute() {

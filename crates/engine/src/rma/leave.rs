@@ -156,7 +156,8 @@ impl<R: Rail> Context<R> {
             self.destroy(at, path);
             let peer = &mut self.peers[at as usize];
             peer.asks = true;
-            let (outgoing, ledger) = (&mut peer.outgoing, &mut self.ledger);
+            let outgoing = &mut peer.outgoing;
+            let ledger = &mut self.ledger;
             if peer.redo.settle((at, path), &standing, outgoing, ledger, Note::kind).is_err() {
                 self.lose(at, path, Lost::Protocol);
             }
@@ -175,7 +176,8 @@ impl<R: Rail> Context<R> {
             self.peers[at as usize].asks = !self.ask(at);
         }
         loop {
-            let (peer, rails) = (&mut self.peers[at as usize], &self.rails);
+            let peer = &mut self.peers[at as usize];
+            let rails = &self.rails;
             while let Some(lost) = peer.redo.make_up(EPOCHS_MAX) {
                 self.words.push((peer.control, Word::MakeUp { stream: self.stream, lost }));
             }

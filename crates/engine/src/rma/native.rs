@@ -44,7 +44,8 @@ impl Native {
 impl<R: Rail> Context<R> {
     /// Asks the NIC of a peer for an atomic on 8 bytes. `None` if there is no room now.
     pub(super) fn ask_nic(&mut self, at: u32, word: Word, atomic: Atomic) -> Result<Option<Fetch>, RmaError> {
-        let (peer, rails) = (&self.peers[at as usize], &self.rails);
+        let peer = &self.peers[at as usize];
+        let rails = &self.rails;
         let path = peer.path(|link| rails[link.rail].credits(link.link) > 0);
         let Some((path, link)) = path.filter(|_| self.ledger.has_room()) else { return Ok(None) };
         let is_there = remote(link, word.heap(), word.offset(), ANSWER).is_ok();
@@ -69,7 +70,8 @@ impl<R: Rail> Context<R> {
     /// Posts the next step of an atomic, now or when there is room.
     fn step(&mut self, at: u32, id: SlotId) {
         let Some(&mut Note::Native(slot, before)) = self.ledger.note_mut(id) else { return };
-        let (peer, rails) = (&self.peers[at as usize], &self.rails);
+        let peer = &self.peers[at as usize];
+        let rails = &self.rails;
         let has_room = peer.path(|link| rails[link.rail].credits(link.link) > 0);
         let Some((path, link)) = has_room else { return self.step_later(at, id) };
         let request = peer.on_nic.as_ref().and_then(|asked| asked.calls.get(slot));

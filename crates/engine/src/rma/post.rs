@@ -113,7 +113,8 @@ impl<R: Rail> Context<R> {
             (0..self.peers.len() as u32).for_each(|at| self.prove(at));
             return None;
         }
-        let (peer, rails) = (&self.peers[at as usize], &self.rails);
+        let peer = &self.peers[at as usize];
+        let rails = &self.rails;
         let most = if peer.has_several() && len > 2 * STRIPE { STRIPE } else { PIECE_MAX };
         let len = len.min(most).min(self.message_max);
         let ahead = AHEAD * len.max(LONG);
@@ -183,7 +184,8 @@ impl<R: Rail> Context<R> {
             link.proofs.push_back(1);
             link.proving += 1;
         }
-        let (rail_number, wr_id) = (link.rail, if alone { PROOF } else { id.to_bits() });
+        let rail_number = link.rail;
+        let wr_id = if alone { PROOF } else { id.to_bits() };
         match self.rails[rail_number].post(link.link, wr_id, op, true) {
             Ok(()) => self.ring(rail_number),
             // There was a credit: the link has ended, which its completions tell, too.
@@ -223,7 +225,8 @@ impl<R: Rail> Context<R> {
         if self.native.is_some() && word.width() == Width::Eight {
             return self.ask_nic(at, word, atomic);
         }
-        let (peer, rails) = (&self.peers[at as usize], &self.rails);
+        let peer = &self.peers[at as usize];
+        let rails = &self.rails;
         // One of the receives is for what asks, and of those for answers one in four is for acknowledgements.
         let out = u64::from(peer.asked.calls.len()) + peer.outgoing.unacknowledged();
         let most = u64::from(self.answers - self.answers / 4);
@@ -289,7 +292,8 @@ impl<R: Rail> Context<R> {
     /// Signals. False if there is no room now.
     pub(super) fn signal(&mut self, member: Member, update: Update) -> Result<bool, RmaError> {
         let Some(at) = self.ready(member) else { return Ok(false) };
-        let (peer, rails) = (&mut self.peers[at as usize], &self.rails);
+        let peer = &mut self.peers[at as usize];
+        let rails = &self.rails;
         let Some(path) = signal_path(peer, |link| rails[link.rail].credits(link.link)) else {
             self.ask_for_room(at);
             return Ok(false);
@@ -376,6 +380,7 @@ pub(super) fn remote(link: &Link, heap: u8, offset: u64, len: u64) -> Result<Rem
     if !inside {
         return Err(RmaError::Argument("outside of the member's heap"));
     }
-    let (key, addr) = (RemoteKey(heap.region.key), heap.region.addr.wrapping_add(offset));
+    let key = RemoteKey(heap.region.key);
+    let addr = heap.region.addr.wrapping_add(offset);
     Ok(Remote { key, addr, purpose: Purpose::Heap })
 }

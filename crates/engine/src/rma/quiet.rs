@@ -41,7 +41,8 @@ impl<R: Rail> Context<R> {
 
     /// Asks for the acknowledgement of all signals, unless that is asked for. False if there is no room now.
     pub(super) fn ask(&mut self, at: u32) -> bool {
-        let (peer, rails) = (&mut self.peers[at as usize], &self.rails);
+        let peer = &mut self.peers[at as usize];
+        let rails = &self.rails;
         let Some((path, _)) = peer.path(|link| rails[link.rail].credits(link.link) > 0) else { return false };
         if let outgoing::Quiet::Ask(ask) = peer.outgoing.quiet() {
             self.send(at, path, &Message::Ask(ask));

@@ -66,7 +66,8 @@ impl<R: Rail> Context<R> {
             if sending.rest.len > 0 {
                 let from = Source::Heap(sending.rest);
                 let taken = self.put_piece(at, Some(&sending.batch), sending.heap, sending.offset, from);
-                let (taken, is_lost) = (taken.ok().flatten(), self.peers[at as usize].lost.is_some());
+                let taken = taken.ok().flatten();
+                let is_lost = self.peers[at as usize].lost.is_some();
                 if is_lost {
                     return true;
                 }
@@ -89,7 +90,8 @@ impl<R: Rail> Context<R> {
 
     /// Sends the signal, if there is room and it may go.
     fn seal(&mut self, at: u32, sending: Sending) {
-        let (peer, rails) = (&mut self.peers[at as usize], &self.rails);
+        let peer = &mut self.peers[at as usize];
+        let rails = &self.rails;
         let Some(path) = signal_path(peer, |link| rails[link.rail].credits(link.link)) else {
             peer.sending = Some(sending);
             self.ask_for_room(at);

@@ -47,10 +47,13 @@ impl<F: Fabric, H: Host> Job<F, H> {
 }
 
 fn run<F: Fabric, H: Host>(job: &Job<F, H>, stop: &AtomicBool) {
-    let (mut polls, mut stirs) = (job.polls(), None);
+    let mut polls = job.polls();
+    let mut stirs = None;
     // It takes a processor from whoever computes: one that has slept is given one sooner than one that asks again and again.
-    let (mut waiting, mut events) = (Waiting::patient(SPINS, 0), EventWait::default());
-    let (mutant, mut fruitless) = (job.params.mutant, 0_u32);
+    let mut waiting = Waiting::patient(SPINS, 0);
+    let mut events = EventWait::default();
+    let mutant = job.params.mutant;
+    let mut fruitless = 0_u32;
     while !stop.load(Ordering::Relaxed) {
         let now = job.polls();
         let polled = std::mem::replace(&mut polls, now) != now;

@@ -121,9 +121,13 @@ impl<R: Rail> Service<R> {
         &Params { mutant, progress_batch: batch, .. }: &Params,
     ) -> Result<Self, OutOfMemory> {
         let names = rails.iter().map(|_| Vec::new()).collect();
-        let (links, members) = (Slots::new(LINKS_MAX), HashMap::new());
-        let (starves, stirred) = (false, 0);
-        let (heaps, leaving, words) = (Vec::new(), Vec::new(), Vec::new());
+        let links = Slots::new(LINKS_MAX);
+        let members = HashMap::new();
+        let starves = false;
+        let stirred = 0;
+        let heaps = Vec::new();
+        let leaving = Vec::new();
+        let words = Vec::new();
         let batch = try_filled(Completion::BLANK, batch as usize)?;
         Ok(Self {
             rails,
@@ -480,7 +484,8 @@ impl<R: Rail> Service<R> {
 
     fn next_ack(&mut self, number: u32, over: Option<SlotId>) -> Option<(SlotId, Ack)> {
         let member = self.members.get_mut(&number)?;
-        let (links, streams) = (&self.links, &member.streams);
+        let links = &self.links;
+        let streams = &member.streams;
         let eager = self.mutant.is("job-answers-before-it-hears");
         let carries = |id: &SlotId| links.get(*id).is_some_and(|link| !link.leaving && (link.heard || eager));
         let link_of = |stream: Stream| {
@@ -496,9 +501,11 @@ impl<R: Rail> Service<R> {
         let Some(link) = self.links.get_mut(id) else { return Ok(()) };
         let Some(member) = self.members.get_mut(&link.member) else { return Ok(()) };
         let Some(serving) = member.streams.get_mut(&link.stream) else { return Ok(()) };
-        let (heaps, mutant) = (&self.heaps, self.mutant);
+        let heaps = &self.heaps;
+        let mutant = self.mutant;
         let execute = |request: &Request| {
-            let (word, atomic) = (request.word(), request.atomic());
+            let word = request.word();
+            let atomic = request.atomic();
             heap::update(heaps, word, |old| atomic.apply(old, mutant)).map_or(Outcome::Refused, Outcome::Done)
         };
         match serving.served.serve(request, execute)? {

@@ -50,8 +50,10 @@ impl Status {
             host.log(Level::Warn, &text);
             None
         });
-        let (head, usage, records, mutant) =
-            (Words::heap(), Words::heap(), Records::default(), params.mutant);
+        let head = Words::heap();
+        let usage = Words::heap();
+        let records = Records::default();
+        let mutant = params.mutant;
         let unseen = Self { head, usage, page: None, records, mutant };
         let Some(made) = made else { return unseen };
         let whole = Words::<HEAD_WORDS>::of_page(&made.page, 0);
@@ -123,7 +125,8 @@ impl Status {
     /// A comm failed, or its peer is gone.
     #[cold]
     pub(crate) fn comm_fault(&self, row: &Row, failed: bool, fault: CommFault, now: Instant) {
-        let (state, fault) = (if failed { State::Failed } else { State::Open }, shown(fault));
+        let state = if failed { State::Failed } else { State::Open };
+        let fault = shown(fault);
         if row.stands(state, Some(fault)) {
             self.fault(fault, now);
         }
@@ -254,7 +257,8 @@ impl Row {
         if !self.mutant.is("status-hides-links") {
             self.change(&Comm { links, ..comm });
         }
-        let (before, now) = (comm.links.carrying(), links.carrying());
+        let before = comm.links.carrying();
+        let now = links.carrying();
         Some(((before & !now).count_ones(), (now & !before).count_ones()))
     }
 

@@ -49,7 +49,8 @@ fn read_records(view: &PageView, words: &mut [u64; HEAD_BYTES / 8]) -> Result<()
 
 /// A copy of one record; a free one if it changes all the time.
 fn record_at(view: &PageView, at: usize) -> Result<[u64; group::WORDS], OutOfBounds> {
-    let (mut words, mut again) = ([0; group::WORDS], [0; 1]);
+    let mut words = [0; group::WORDS];
+    let mut again = [0; 1];
     for _ in 0..TRIES {
         view.read(at, &mut words)?;
         view.read(at + group::word::WHO * 8, &mut again)?;
@@ -74,7 +75,8 @@ pub fn read_status(view: &PageView) -> Result<Status, PageError> {
 /// A copy of one row; without its comm if that changes all the time.
 fn row_at(view: &PageView, at: usize) -> Result<Row, PageError> {
     debug_assert!(at.is_multiple_of(ROW_BYTES));
-    let (mut words, mut again) = ([0; ROW_WORDS], [0; 1]);
+    let mut words = [0; ROW_WORDS];
+    let mut again = [0; 1];
     for _ in 0..TRIES {
         view.read(at, &mut words)?;
         view.read(at + row::SEQUENCE * 8, &mut again)?;
@@ -133,7 +135,9 @@ mod tests {
     fn a_row_that_changes_is_read_whole_or_not_at_all() {
         let (page, view) = page("trunkline.changing", 1);
         let row = row_of(Words::of_page(&page, HEAD_BYTES).unwrap(), planted());
-        let (stop, mut whole, mut torn) = (AtomicBool::new(false), 0, None);
+        let stop = AtomicBool::new(false);
+        let mut whole = 0;
+        let mut torn = None;
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 for generation in (1..=u16::MAX).cycle().take_while(|_| !stop.load(Ordering::Relaxed)) {
@@ -172,7 +176,9 @@ mod tests {
             peer: ProcessId([number as u8; 16]),
             numbers: Numbers { routed: u64::from(number), ..Numbers::default() },
         };
-        let (stop, mut whole, mut torn) = (AtomicBool::new(false), 0, None);
+        let stop = AtomicBool::new(false);
+        let mut whole = 0;
+        let mut torn = None;
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 for number in (1..=u16::MAX).cycle().take_while(|_| !stop.load(Ordering::Relaxed)) {

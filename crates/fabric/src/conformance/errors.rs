@@ -24,7 +24,8 @@ fn refused<R: Rail>(ends: &mut Ends<R>, from: &Region, into: &Region, to: Remote
         return;
     }
     // The other end may hear of it later.
-    let (started, mut seen) = (std::time::Instant::now(), Seen::default());
+    let started = std::time::Instant::now();
+    let mut seen = Seen::default();
     loop {
         match ends.b.post(ends.at_b, 1, Op::Nop, true) {
             Err(PostError::Refused(status)) => return assert_eq!(status, Status::Flushed),

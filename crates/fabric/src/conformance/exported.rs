@@ -25,7 +25,8 @@ impl ExportedRegion {
     fn new<R: Rail>(rail: &R, access: Access) -> Self {
         let file =
             Shared::new("trunkline.exported", 2 * FIRST as usize + LEN).unwrap_or_else(|e| panic!("{e}"));
-        let (decoy, registrar) = (Memory::heap(LEN), rail.registrar());
+        let decoy = Memory::heap(LEN);
+        let registrar = rail.registrar();
         let lent = file.descriptor().unwrap_or_else(|e| panic!("{e}"));
         let exported = Exported { fd: lent.as_fd(), offset: FIRST };
         let keys = registrar.register_exported(&decoy, exported, access, Purpose::Bounce);

@@ -128,7 +128,9 @@ pub fn immediates_and_sends_share_the_receives<S: Setup>(setup: &S) {
     for wr_id in 0..8 {
         ends.on_b(wr_id, Op::Recv { into: into.extent(64 + 8 * wr_id, 8) });
     }
-    let (mut posted, mut imms, mut sends) = (0, Vec::new(), Vec::new());
+    let mut posted = 0;
+    let mut imms = Vec::new();
+    let mut sends = Vec::new();
     let started = std::time::Instant::now();
     while (imms.len() + sends.len()) < ROUNDS as usize {
         if posted < ROUNDS {

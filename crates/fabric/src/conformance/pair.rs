@@ -225,7 +225,8 @@ impl<R: Rail> Ends<R> {
     fn join_ends(&mut self, at_a: LinkId, at_b: LinkId) {
         let address =
             |rail: &R, link| -> LinkAddress { rail.address(link).unwrap_or_else(|e| panic!("address: {e}")) };
-        let (of_a, of_b) = (address(&self.a, at_a), address(&self.b, at_b));
+        let of_a = address(&self.a, at_a);
+        let of_b = address(&self.b, at_b);
         assert!(of_a.bytes.len() <= LinkAddress::BYTES_MAX);
         self.a.connect(at_a, of_b).unwrap_or_else(|e| panic!("connect: {e}"));
         self.b.connect(at_b, of_a).unwrap_or_else(|e| panic!("connect: {e}"));
@@ -258,7 +259,8 @@ impl<R: Rail> Ends<R> {
 
     /// Polls `a` until something comes there, and `b` only now and then while nothing does.
     pub fn until_a(&mut self) -> Seen {
-        let (mut seen, started) = (Seen::default(), Instant::now());
+        let mut seen = Seen::default();
+        let started = Instant::now();
         self.a.flush();
         while seen.a.is_empty() {
             for _ in 0..100 {
@@ -284,7 +286,8 @@ impl<R: Rail> Ends<R> {
     pub fn end(&mut self) {
         self.a.fail(self.at_a);
         self.b.fail(self.at_b);
-        let (started, mut seen) = (Instant::now(), Seen::default());
+        let started = Instant::now();
+        let mut seen = Seen::default();
         while !(self.a.is_quiet(self.at_a) && self.b.is_quiet(self.at_b)) {
             self.poll(&mut seen);
             assert!(started.elapsed() < LIMIT, "it is never quiet");

@@ -24,7 +24,8 @@ pub fn links_are_spread_over_pipelines<S: Setup>(setup: &S) {
     let mut used = vec![0; pipelines as usize];
     for _ in 0..(3 * pipelines).min(MOST).min(rail.caps().links_max) {
         used[make(&mut rail, None).1 as usize] += 1;
-        let (most, fewest) = (used.iter().max(), used.iter().min());
+        let most = used.iter().max();
+        let fewest = used.iter().min();
         assert!(most.zip(fewest).is_some_and(|(most, fewest)| most - fewest <= 1), "{used:?}");
     }
 }
@@ -82,7 +83,8 @@ pub fn destroyed_links_leave_their_pipeline<S: Setup>(setup: &S) {
 /// A pipeline that is full is named, while the others have room; then the NIC is full, and says that.
 pub fn a_full_pipeline_names_itself<S: Setup>(setup: &S) {
     let (mut rail, _) = setup.rails(&config());
-    let (pipelines, all) = (rail.caps().pipelines, rail.caps().links_max);
+    let pipelines = rail.caps().pipelines;
+    let all = rail.caps().links_max;
     if all > MOST {
         return;
     }

@@ -71,7 +71,8 @@ pub fn matched_receives_are_taken_back_under_sends<S: Setup>(setup: &S) {
         }
         ends.settle(&mut seen);
         let waits = ends.a.take_back(ends.at_a, 2);
-        let (a, b) = (1 + usize::from(!waits) - seen.a.len(), 1 - seen.b.len());
+        let a = 1 + usize::from(!waits) - seen.a.len();
+        let b = 1 - seen.b.len();
         let rest = ends.expect(a, b);
         add(&mut seen.a, rest.a.into_iter());
         add(&mut seen.b, rest.b.into_iter());
@@ -96,7 +97,8 @@ pub fn matched_sends_that_are_too_long_harm_nobody<S: Setup>(setup: &S) {
     };
     // Room for the queue is given back each time.
     for round in 0..20 {
-        let (first, len) = (round % 2 == 0, [1, 40, 4_000, LONG as u64][round % 4]);
+        let first = round % 2 == 0;
+        let len = [1, 40, 4_000, LONG as u64][round % 4];
         let send = Op::MatchedSend { from: Source::Region(from.extent(0, len)), key: Match(1) };
         let receive = Op::MatchedRecv { into: into.extent(8, len - 1), key: Match(1) };
         if first {

@@ -60,7 +60,8 @@ impl<R: Rail> Company<R> {
         let two = self.side.create().unwrap_or_else(|e| panic!("create: {e}"));
         let address =
             |rail: &R, link| -> LinkAddress { rail.address(link).unwrap_or_else(|e| panic!("address: {e}")) };
-        let (of_one, of_two) = (address(&self.side, one), address(&self.side, two));
+        let of_one = address(&self.side, one);
+        let of_two = address(&self.side, two);
         self.side.connect(one, of_two).unwrap_or_else(|e| panic!("connect: {e}"));
         self.side.connect(two, of_one).unwrap_or_else(|e| panic!("connect: {e}"));
         (one, two)
@@ -165,7 +166,8 @@ pub fn waits_hold_what_comes_after_them<S: Setup>(setup: &S) {
     let into = Region::new(&all.side, len, Access::ALL);
     from.fill(1);
     let large = Source::Region(from.extent(0, len as u64));
-    let (small, word) = (Source::Inline(&[7; 8]), all.old.extent(8, 8));
+    let small = Source::Inline(&[7; 8]);
+    let word = all.old.extent(8, 8);
     all.post(1, Op::Write { from: large, to: into.remote(0), imm: None }, true);
     all.post(2, all.wait(queue(&all.main.a).next), true);
     all.post(3, Op::Write { from: small, to: into.remote(0), imm: Some(9) }, true);
@@ -231,7 +233,8 @@ pub fn waits_end_with_their_completion<S: Setup>(setup: &S) {
             let to = here.remote(128);
             all.main.on_b(number, Op::Write { from: Source::Inline(&[1]), to, imm: Some(1) });
         }
-        let (mut kinds, started) = (Vec::new(), Instant::now());
+        let mut kinds = Vec::new();
+        let started = Instant::now();
         while kinds.len() < 12 {
             poll_some(&mut all.main.b, 5);
             let came = poll_some(&mut all.main.a, 1);
@@ -329,7 +332,8 @@ pub fn closed_rails_fail_their_waits<S: Setup>(setup: &S) {
     let other = all.pair().0;
     let Company { main: Ends { a, .. }, mut side, companion, counter, .. } = all;
     drop(a);
-    let (mut told, started) = (Vec::new(), Instant::now());
+    let mut told = Vec::new();
+    let started = Instant::now();
     let mut rest = 200;
     while rest > 0 {
         rest -= u32::from(told.len() >= 2);
@@ -435,7 +439,10 @@ pub fn companions_count_what_has_ended<S: Setup>(setup: &S) {
     let Some(mut all) = with(setup, &RailConfig { depth: 20, ..default_config() }) else { return };
     let into = Region::new(&all.main.b, 8 * PUTS as usize, Access::WRITE);
     let first = queue(&all.main.a).next;
-    let (mut put, mut booked, mut ended, mut seen) = (0, 0, 0, 0);
+    let mut put = 0;
+    let mut booked = 0;
+    let mut ended = 0;
+    let mut seen = 0;
     let mut dice = 0x9e37_79b9_7f4a_7c15_u64;
     let started = Instant::now();
     while seen < PUTS {

@@ -199,7 +199,8 @@ impl Event {
             2 => What::Link(*Sign::ALL.get(part(8))?),
             _ => return None,
         };
-        let (nic, link) = ((last >> 32) as u16, LinkId(rail as u32));
+        let nic = (last >> 32) as u16;
+        let link = LinkId(rail as u32);
         Some(Self { at, nic, rail: (rail >> 32) as u32, link, wr_id, bytes, what })
     }
 }

@@ -173,14 +173,16 @@ impl TraceFile {
     /// Names a process or a thread.
     pub fn name(&mut self, pid: u64, tid: u64, what: &'static str, name: String) {
         let args = Args { name: Some(name.into()), ..Args::default() };
-        let (name, ph) = (what.into(), "M".into());
+        let name = what.into();
+        let ph = "M".into();
         self.events.push(TraceEvent { name, ph, pid, tid, args, ..TraceEvent::default() });
     }
 
     /// Gives a process or a thread its place.
     pub fn sort(&mut self, pid: u64, tid: u64, what: &'static str, place: u64) {
         let args = Args { sort_index: Some(place), ..Args::default() };
-        let (name, ph) = (what.into(), "M".into());
+        let name = what.into();
+        let ph = "M".into();
         self.events.push(TraceEvent { name, ph, pid, tid, args, ..TraceEvent::default() });
     }
 
@@ -220,7 +222,9 @@ impl Slice {
 
 impl Mark {
     fn event(&self, pid: u64, start: u64) -> TraceEvent {
-        let (bytes, link, status) = (self.bytes, Some(self.link), self.fate.map(Into::into));
+        let bytes = self.bytes;
+        let link = Some(self.link);
+        let status = self.fate.map(Into::into);
         TraceEvent {
             name: self.name.into(),
             ph: "i".into(),

@@ -36,7 +36,8 @@ struct Track {
 
 impl Track {
     fn put(&self, at: Instant, link: LinkId, (wr_id, bytes, what): (u64, u64, What)) {
-        let (nic, rail) = (self.nic, self.rail);
+        let nic = self.nic;
+        let rail = self.rail;
         self.recorder.put(Event { at: at.0, nic, rail, link, wr_id, bytes, what });
     }
 
@@ -204,7 +205,8 @@ impl<R: Rail> Rail for TracedRail<R> {
     fn take_back(&mut self, link: LinkId, wr_id: u64) -> bool {
         let taken = self.rail.take_back(link, wr_id);
         if let Some(track) = self.track.as_ref().filter(|_| taken) {
-            let (done, status) = (Done::Posted, Status::Flushed);
+            let done = Done::Posted;
+            let status = Status::Flushed;
             track.ended(&[Completion { wr_id, link, done, status, imm: None, len: 0 }]);
         }
         taken

@@ -37,7 +37,8 @@ impl Recorder {
         let start = clock();
         // Written here, so that no page is missing later.
         let slots = try_filled_with(limit, || std::array::from_fn(|_| AtomicU64::new(0)))?;
-        let (count, rails) = (AtomicU64::new(0), AtomicU32::new(0));
+        let count = AtomicU64::new(0);
+        let rails = AtomicU32::new(0);
         Ok(Self { clock: Box::new(clock), start, slots, count, rails, mutant })
     }
 
@@ -88,7 +89,8 @@ impl Recorder {
         let at = self.count.fetch_add(1, Ordering::Relaxed);
         let Some(slot) = usize::try_from(at).ok().and_then(|at| self.slots.get(at)) else { return };
         let words = event.to_words();
-        let (last, first) = (WORDS - 1, words.iter().zip(slot));
+        let last = WORDS - 1;
+        let first = words.iter().zip(slot);
         first.take(last).for_each(|(&word, place)| place.store(word, Ordering::Relaxed));
         // Who sees this one sees the others.
         slot[last].store(words[last], Ordering::Release);

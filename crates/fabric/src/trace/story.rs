@@ -121,8 +121,10 @@ impl Teller {
     fn make(&mut self, event: &Event) {
         self.story.nics.insert(event.nic);
         self.made += 1;
-        let (number, again) = (self.made, !self.rails.insert(event.rail));
-        let (before, latest) = (event.at, event.at);
+        let number = self.made;
+        let again = !self.rails.insert(event.rail);
+        let before = event.at;
+        let latest = event.at;
         let line =
             Line { nic: event.nic, number, again, pending: VecDeque::new(), before, latest, over: false };
         self.lines.insert((event.rail, event.link), line);
@@ -195,7 +197,9 @@ impl Line {
             self.latest = at;
         }
         let &Pending { kind, bytes, posted, .. } = pending;
-        let (nic, link, begin) = (self.nic, self.number, posted.max(self.before).min(at));
+        let nic = self.nic;
+        let link = self.number;
+        let begin = posted.max(self.before).min(at);
         story.slices.push(Slice { nic, link, kind, bytes, posted, begin, end: at, fate });
     }
 

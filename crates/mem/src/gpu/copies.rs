@@ -87,7 +87,8 @@ impl Copies {
     pub fn read(&self, addr: usize, out: &mut [u8]) -> Result<(), CallError> {
         let flush = self.calls.flush_gpu_direct_rdma_writes;
         if let Some(flush) = flush.filter(|_| !super::planted("mem-copies-before-flushes")) {
-            let (target, scope) = (calls::FLUSH_TARGET_CURRENT_CTX, calls::FLUSH_TO_OWNER);
+            let target = calls::FLUSH_TARGET_CURRENT_CTX;
+            let scope = calls::FLUSH_TO_OWNER;
             // SAFETY: takes two numbers. A device that keeps the order by itself says that it does not support it.
             let code = self.cuda.within(self.device, || unsafe { flush(target, scope) })?;
             if code != status::NOT_SUPPORTED {

@@ -174,7 +174,8 @@ impl Cuda {
         let mut values = [0_u64; ASKED.len()];
         let mut places = values.each_mut().map(|value| ptr::from_mut(value).cast::<c_void>());
         let mut asked = ASKED;
-        let (asked, places) = (&mut asked[..count], &mut places[..count]);
+        let asked = &mut asked[..count];
+        let places = &mut places[..count];
         // SAFETY: as many attributes as places, each with room for the largest; the address is only looked up.
         let code = unsafe {
             (self.calls.pointer_get_attributes)(
@@ -303,7 +304,8 @@ impl Cuda {
 
     /// Whether a device can export memory.
     fn can_export(&self, device: u32) -> Result<bool, CallError> {
-        let (device, mut can) = (self.device(device)?, 0);
+        let device = self.device(device)?;
+        let mut can = 0;
         let asked = calls::DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED;
         // SAFETY: writes a number to a place of ours, of a device that the driver has named.
         let code = unsafe { (self.calls.device_get_attribute)(&raw mut can, asked, device) };

@@ -149,7 +149,8 @@ impl Gpu {
             return Err(ExportError::Kind { addr, kind: pointer.kind });
         };
         if !allocation.holds(addr, len) && !super::error::planted("mem-exports-beyond") {
-            let (base, size) = (allocation.base, allocation.len);
+            let base = allocation.base;
+            let size = allocation.len;
             return Err(ExportError::Beyond { addr, len, base, size });
         }
         match &self.driver {

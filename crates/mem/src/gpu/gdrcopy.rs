@@ -201,7 +201,8 @@ impl fmt::Debug for Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        let (calls, open) = (&self.gdr.calls, self.gdr.open.as_ptr());
+        let calls = &self.gdr.calls;
+        let open = self.gdr.open.as_ptr();
         if !self.at.is_null() && !super::planted("mem-keeps-gdr-mappings") {
             // SAFETY: mapped by this handle, and nobody touches it any more.
             let _ = unsafe { (calls.unmap)(open, self.pinned, self.at, self.len) };

@@ -130,7 +130,8 @@ impl Hip {
             memory_type::DEVICE | memory_type::MANAGED => {}
             value => return Err(LookError::Unfamiliar { call: "hipPointerGetAttributes", addr, value }),
         }
-        let (mut base, mut len) = (null, 0);
+        let mut base = null;
+        let mut len = 0;
         // SAFETY: writes address and size to places of ours.
         let code = unsafe { (self.calls.mem_get_address_range)(&raw mut base, &raw mut len, at) };
         self.check("hipMemGetAddressRange", code)?;
@@ -159,7 +160,8 @@ impl Hip {
         let start = pages.start.max(base);
         let end = (pages.start + pages.len).min(base.saturating_add(size));
         let window = Window { start, len: end - start, inset: addr - start };
-        let (mut fd, mut offset): (c_int, u64) = (-1, 0);
+        let mut fd: c_int = -1;
+        let mut offset: u64 = 0;
         let at = ptr::with_exposed_provenance::<c_void>(window.start);
         // SAFETY: bytes of one allocation, and places for a descriptor and an offset.
         let code = unsafe { export(at, window.len, &raw mut fd, &raw mut offset) };

@@ -105,7 +105,8 @@ impl Cuda {
 
     /// Sets the flag for the context that the thread has, if it has one, and for the primary one of the device. `None`: the driver has no function for it.
     fn flag_contexts(&self, device: u32) -> Option<Result<(), CallError>> {
-        let (get, set) = (self.calls().ctx_get_flags?, self.calls().ctx_set_flags?);
+        let get = self.calls().ctx_get_flags?;
+        let set = self.calls().ctx_set_flags?;
         if planted("mem-sets-no-context-flag") {
             return Some(Ok(()));
         }

@@ -54,7 +54,8 @@ impl Guard {
     /// If the bytes at `to` are memory, it is the caller's to write, and nobody refers to it; what is at `from` only needs to be nobody's
     /// to write in this process meanwhile.
     pub(super) unsafe fn copy(self, to: usize, from: usize, len: usize) -> bool {
-        let (to, from) = (ptr::with_exposed_provenance_mut(to), ptr::with_exposed_provenance(from));
+        let to = ptr::with_exposed_provenance_mut(to);
+        let from = ptr::with_exposed_provenance(from);
         if planted("mem-xpmem-copies-unguarded") {
             // SAFETY: the caller's promise, but for memory that may be gone.
             unsafe { ptr::copy::<u8>(from, to, len) };
@@ -196,7 +197,8 @@ mod machine {
         // SAFETY: the caller's promise; nobody else has it.
         let registers = unsafe { &mut (*context).uc_mcontext.gregs };
         let Some(at) = registers.get_mut(libc::REG_RIP as usize) else { return false };
-        let (moves, ends) = (&raw const trunkline_guarded_copy_moves, &raw const trunkline_guarded_copy_ends);
+        let moves = &raw const trunkline_guarded_copy_moves;
+        let ends = &raw const trunkline_guarded_copy_ends;
         let is_copy = *at as usize == moves.addr();
         if is_copy {
             *at = ends.addr() as i64;
@@ -248,7 +250,8 @@ mod tests {
     #[test]
     fn a_thread_that_blocks_the_signals_later_copies_nothing() {
         let guard = Guard::install().unwrap();
-        let (from, mut into) = ([7_u8; 64], [0_u8; 64]);
+        let from = [7_u8; 64];
+        let mut into = [0_u8; 64];
         let to = into.as_mut_ptr().expose_provenance();
         let copy = || {
             // SAFETY: arrays of this test.

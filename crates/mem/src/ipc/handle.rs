@@ -110,7 +110,8 @@ impl Handle {
         if self.kind != kind {
             return Err(HandleError::Kind { found: self.kind, expected: kind });
         }
-        let (found, expected) = (self.bytes().len(), 8 + 8 * N);
+        let found = self.bytes().len();
+        let expected = 8 + 8 * N;
         if found != expected {
             return Err(HandleError::Length { found, expected });
         }

@@ -30,7 +30,8 @@ impl Mapping {
     /// # Errors
     /// What the system says.
     pub(super) fn of(here: &Arc<Here>, file: &impl AsFd, offset: u64, len: usize) -> Result<Self, Cause> {
-        let (at, protection) = (ptr::null_mut(), ProtFlags::READ | ProtFlags::WRITE);
+        let at = ptr::null_mut();
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: a new mapping at an address of the kernel's choice replaces nothing.
         let base = unsafe { rustix::mm::mmap(at, len, protection, MapFlags::SHARED, file, offset) };
         let addr = base.map_err(cause("mmap"))?.expose_provenance();
@@ -56,7 +57,8 @@ impl Mapping {
     /// What the system says.
     pub(super) fn put(&self, at: usize, len: usize, file: &impl AsFd, offset: u64) -> Result<(), Cause> {
         let place = self.place(at, len)?;
-        let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED | MapFlags::FIXED);
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        let flags = MapFlags::SHARED | MapFlags::FIXED;
         // SAFETY: replaces only addresses of this mapping, of which nobody holds a reference.
         let done = unsafe { rustix::mm::mmap(place, len, protection, flags, file, offset) };
         done.map_err(cause("mmap"))?;

@@ -425,7 +425,8 @@ mod tests {
 
     #[test]
     fn abandoned_requests_give_their_places_back() {
-        let (queue, memory) = (MappingQueue::new().unwrap(), Memory::heap(8));
+        let queue = MappingQueue::new().unwrap();
+        let memory = Memory::heap(8);
         for stage in 0..3 * MAPPING_REQUESTS_MAX {
             let ticket = queue.post_pin(&memory).expect("there is room");
             match stage % 3 {
@@ -456,8 +457,8 @@ mod tests {
 
     #[test]
     fn released_objects_end_in_the_serving_thread() {
-        let (queue, count) =
-            (MappingQueue::new().unwrap(), std::sync::Arc::<std::sync::atomic::AtomicU32>::default());
+        let queue = MappingQueue::new().unwrap();
+        let count = std::sync::Arc::<std::sync::atomic::AtomicU32>::default();
         let ended = || count.load(std::sync::atomic::Ordering::Relaxed);
         let release = || {
             queue.reserve_release().unwrap();

@@ -159,8 +159,8 @@ impl Private {
         if planted("mem-private-calls-for-own") {
             return false;
         }
-        let (from, to) =
-            (std::ptr::with_exposed_provenance::<u8>(from), std::ptr::with_exposed_provenance_mut(to));
+        let from = std::ptr::with_exposed_provenance::<u8>(from);
+        let to = std::ptr::with_exposed_provenance_mut(to);
         // SAFETY: the caller's promise.
         unsafe { copy_shared(from, to, len) };
         true
@@ -235,7 +235,8 @@ impl Peer {
         let mut done = 0;
         while done < len {
             let part_len = (len - done).min(PART);
-            let (here, there) = (remote(from + done, part_len), remote(to + done, part_len));
+            let here = remote(from + done, part_len);
+            let there = remote(to + done, part_len);
             // SAFETY: the local range is only read; the kernel checks both.
             let got =
                 unsafe { libc::process_vm_writev(self.pid, &raw const here, 1, &raw const there, 1, 0) };
@@ -452,7 +453,8 @@ mod tests {
 
     /// This process, and itself as a peer that it has opened.
     fn both() -> (Private, Private, Mapped) {
-        let (own, other) = (Private::new().unwrap(), Private::new().unwrap());
+        let own = Private::new().unwrap();
+        let other = Private::new().unwrap();
         let export = other.export(&ALL, Passing::Bytes).unwrap();
         let mapped = own.open(&export.handle, None).unwrap();
         (own, other, mapped)
@@ -461,7 +463,8 @@ mod tests {
     /// A peer that has seen bytes of this process, and says that they are its proof.
     #[test]
     fn what_names_this_process_is_a_proof_that_was_made_here() {
-        let (own, other) = (Private::new().unwrap(), Private::new().unwrap());
+        let own = Private::new().unwrap();
+        let other = Private::new().unwrap();
         let bytes = own.alloc(4096).unwrap();
         let seen = [0x5a; 8];
         own.write(At::Own(bytes), &seen).unwrap();
@@ -553,12 +556,14 @@ mod tests {
     #[test]
     fn a_node_of_this_process_is_reached_in_its_heaps_alone() {
         let (own, other, mapped) = both();
-        let (block, heap) = (other.alloc(64).unwrap(), Memory::heap(64));
+        let block = other.alloc(64).unwrap();
+        let heap = Memory::heap(64);
         let bytes = [7_u8; 64];
         let foreign = bytes.as_ptr().expose_provenance();
         let end = block + 4096 - 32;
         for addr in [foreign, end] {
-            let (at, to) = (At::Open(&mapped, addr as u64), To::Open(&mapped, addr as u64));
+            let at = At::Open(&mapped, addr as u64);
+            let to = To::Open(&mapped, addr as u64);
             let mut got = [1; 64];
             let all = [
                 own.read(at, &mut got),

@@ -359,7 +359,8 @@ impl Builder<'_> {
 
 /// Part `index` of `len` cut into `parts` nearly equal parts: (start, length).
 fn split(len: usize, parts: usize, index: usize) -> (usize, usize) {
-    let (each, more) = (len / parts, len % parts);
+    let each = len / parts;
+    let more = len % parts;
     (index * each + index.min(more), each + usize::from(index < more))
 }
 

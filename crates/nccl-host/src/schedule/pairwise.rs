@@ -13,13 +13,15 @@ pub(super) fn sendrecv(b: &mut Builder<'_>) {
 
 /// One block to and from every other rank; an empty block travels as one empty message.
 pub(super) fn all_to_all(b: &mut Builder<'_>) {
-    let (n, r) = (b.plan.ranks, b.plan.rank);
+    let n = b.plan.ranks;
+    let r = b.plan.rank;
     let own = blocks(b, r);
     let base = own.first().map_or(0, |chunk| chunk.offset);
     b.copy_own(&own, base);
     let pairs: Vec<Pair> = (1..n)
         .map(|distance| {
-            let (to, from) = ((r + distance) % n, (r + n - distance) % n);
+            let to = (r + distance) % n;
+            let from = (r + n - distance) % n;
             // The block sent to `from` is sent on the link at distance n - distance.
             Pair {
                 out: distance - 1,

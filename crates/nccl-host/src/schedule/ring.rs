@@ -31,12 +31,14 @@ fn all_reduce_blocks(b: &Builder<'_>) -> Vec<Vec<Chunk>> {
 
 /// Reduce-scatter then all-gather over blocks of one buffer.
 pub(super) fn all_reduce(b: &mut Builder<'_>) {
-    let (n, r) = (b.plan.ranks, b.plan.rank);
+    let n = b.plan.ranks;
+    let r = b.plan.rank;
     let blocks = all_reduce_blocks(b);
     let mut ready: Vec<Vec<StepId>> = vec![Vec::new(); n];
     let mut sent: Vec<Vec<StepId>> = vec![Vec::new(); n];
     for step in 0..n - 1 {
-        let (out, into) = ((r + n - step) % n, (r + 2 * n - step - 1) % n);
+        let out = (r + n - step) % n;
+        let into = (r + 2 * n - step - 1) % n;
         let ids = send_all(b, &blocks[out], step > 0, &ready[out]);
         // In another place, the first step reads the input, which nothing overwrites.
         if step > 0 || b.plan.in_place {
@@ -56,7 +58,8 @@ pub(super) fn all_reduce(b: &mut Builder<'_>) {
         }
     }
     for step in 0..n - 1 {
-        let (out, into) = ((r + 1 + n - step) % n, (r + n - step) % n);
+        let out = (r + 1 + n - step) % n;
+        let into = (r + n - step) % n;
         send_all(b, &blocks[out], true, &ready[out].clone());
         ready[into].clear();
         for (index, chunk) in blocks[into].iter().enumerate() {
@@ -69,7 +72,9 @@ pub(super) fn all_reduce(b: &mut Builder<'_>) {
 
 /// Every block travels once around the ring.
 pub(super) fn all_gather(b: &mut Builder<'_>) {
-    let (n, r, block) = (b.plan.ranks, b.plan.rank, b.plan.block);
+    let n = b.plan.ranks;
+    let r = b.plan.rank;
+    let block = b.plan.block;
     let size = b.plan.dtype.bytes();
     // The send buffer starts with this rank's block, wherever it lies.
     let own = b.share(0, block);
@@ -94,7 +99,9 @@ pub(super) fn all_gather(b: &mut Builder<'_>) {
 /// A slot is free only when its partial sum has left for the next rank, whose slots wait for the rank after it,
 /// and so on around. So that this circle always has a gap, a few chunks go all the way before the next start.
 pub(super) fn reduce_scatter(b: &mut Builder<'_>) {
-    let (n, r, block) = (b.plan.ranks, b.plan.rank, b.plan.block);
+    let n = b.plan.ranks;
+    let r = b.plan.rank;
+    let block = b.plan.block;
     let size = b.plan.dtype.bytes();
     let whole: Vec<Vec<Chunk>> = (0..n).map(|owner| b.share(owner * block, block)).collect();
     let count = whole.first().map_or(0, Vec::len);
@@ -128,7 +135,9 @@ fn pass_on(b: &mut Builder<'_>, chunk: Chunk, to: Option<Place>) {
 
 /// A chain that starts after the root and ends at it, every rank adding its values.
 pub(super) fn reduce(b: &mut Builder<'_>) {
-    let (n, r, root) = (b.plan.ranks, b.plan.rank, b.plan.root);
+    let n = b.plan.ranks;
+    let r = b.plan.rank;
+    let root = b.plan.root;
     let chunks = b.share(0, b.plan.block);
     if r == (root + 1) % n {
         send_all(b, &chunks, false, &[]);
@@ -142,7 +151,9 @@ pub(super) fn reduce(b: &mut Builder<'_>) {
 
 /// A chain that starts at the root and ends before it.
 pub(super) fn broadcast(b: &mut Builder<'_>) {
-    let (n, r, root) = (b.plan.ranks, b.plan.rank, b.plan.root);
+    let n = b.plan.ranks;
+    let r = b.plan.rank;
+    let root = b.plan.root;
     let chunks = b.share(0, b.plan.block);
     if r == root {
         send_all(b, &chunks, false, &[]);

@@ -6,7 +6,9 @@ use super::{Builder, NONE, recv_at, send_at};
 
 /// Every rank sends its block to the root.
 pub(super) fn gather(b: &mut Builder<'_>) {
-    let (n, r, block) = (b.plan.ranks, b.plan.rank, b.plan.block);
+    let n = b.plan.ranks;
+    let r = b.plan.rank;
+    let block = b.plan.block;
     let size = b.plan.dtype.bytes();
     let own = b.share(0, block);
     if r != b.plan.root {
@@ -28,7 +30,9 @@ pub(super) fn gather(b: &mut Builder<'_>) {
 
 /// The root sends every rank its block.
 pub(super) fn scatter(b: &mut Builder<'_>) {
-    let (n, r, block) = (b.plan.ranks, b.plan.rank, b.plan.block);
+    let n = b.plan.ranks;
+    let r = b.plan.rank;
+    let block = b.plan.block;
     let size = b.plan.dtype.bytes();
     let share = b.share(0, block);
     if r != b.plan.root {

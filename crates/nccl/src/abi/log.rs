@@ -38,7 +38,8 @@ impl Log {
         };
         // Text with a NUL inside cannot be told to C; it is cut there.
         let text = CString::new(text.split('\0').next().unwrap_or_default()).unwrap_or_default();
-        let (file, format) = (FILE.as_ptr(), FORMAT.as_ptr());
+        let file = FILE.as_ptr();
+        let format = FORMAT.as_ptr();
         // SAFETY: NCCL's logger takes a format and arguments that fit it, all NUL-terminated and alive here.
         unsafe { logger(level, log_subsys::NET, file, 0, format, text.as_ptr()) };
     }

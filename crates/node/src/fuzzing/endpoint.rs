@@ -126,7 +126,12 @@ pub(super) fn actions(bytes: &[u8]) {
 }
 
 pub(super) fn action_seeds() -> Vec<Vec<u8>> {
-    let (send, receive, step, cancel, scribble, close) = (0, 2, 4, 6, 8, 10);
+    let send = 0;
+    let receive = 2;
+    let step = 4;
+    let cancel = 6;
+    let scribble = 8;
+    let close = 10;
     let all = |what, at| (0..8).map(|len| [what, at, len, len % 3]).collect::<Vec<_>>();
     let scripts: [Vec<[u8; 4]>; 6] = [
         [vec![[5, 0, 0, 0]], all(receive, 1), all(send, 0), vec![[5, 0, 0, 0]]].concat(),
@@ -193,12 +198,14 @@ impl World {
     }
 
     fn send(&mut self, at: usize, len: u8, how: u8) {
-        let (is_met, now) = (self.ends[at].met, self.now);
+        let is_met = self.ends[at].met;
+        let now = self.now;
         let end = &mut self.ends[at];
         if !is_met || end.sends.len() >= MESSAGES_MAX {
             return;
         }
-        let (len, tag) = (LENS[usize::from(len % 8)], u64::from(how % 4));
+        let len = LENS[usize::from(len % 8)];
+        let tag = u64::from(how % 4);
         let fill = end.sends.len() as u8;
         let bytes: Vec<u8> =
             (0..len).map(|at| fill.wrapping_mul(31).wrapping_add((at % 251) as u8)).collect();
@@ -221,7 +228,9 @@ impl World {
         if !end.met || end.receives.len() >= MESSAGES_MAX {
             return;
         }
-        let (len, tag, mask) = (LENS[usize::from(len % 8)], u64::from(how % 4), u64::from(how / 4 % 4));
+        let len = LENS[usize::from(len % 8)];
+        let tag = u64::from(how % 4);
+        let mask = u64::from(how / 4 % 4);
         let Some((memory, buffer)) = end.place(&vec![CANARY; len], EDGE, how & 64 != 0) else { return };
         let from = (how & 128 != 0).then_some(end.peer);
         match end.endpoint.receive(from, (tag, mask), buffer) {
@@ -367,7 +376,8 @@ impl End {
         let config = Config { sharing, inbox: Inbox::new(64, 64, 1 << 16).ok()?, copy };
         let mut endpoint = Endpoint::new(memory, config, Instant(0));
         let peer = endpoint.join(pipe).ok()?;
-        let (sends, receives) = (Vec::new(), Vec::new());
+        let sends = Vec::new();
+        let receives = Vec::new();
         Some(Self { endpoint, peer, sends, receives, secret, met: false, left: false })
     }
 

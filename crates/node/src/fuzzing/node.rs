@@ -96,7 +96,13 @@ pub(super) fn node(bytes: &[u8]) {
 }
 
 pub(super) fn node_seeds() -> Vec<Vec<u8>> {
-    let (announce, refer, receive, retire, hello, send, done) = (0, 1, 2, 3, 4, 5, 6);
+    let announce = 0;
+    let refer = 1;
+    let receive = 2;
+    let retire = 3;
+    let hello = 4;
+    let send = 5;
+    let done = 6;
     let scripts: [&[[u8; 4]]; 5] = [
         &[[hello, 9, 0, 0], [announce, 1, 0, 0], [refer, 1, 0, 9], [receive, 0, 0, 0], [retire, 1, 0, 0]],
         &[[hello, 9, 0, 0], [send, 0, 5, 0], [done, 0, 0, 0], [send, 0, 5, 0], [14, 0, 0, 0], [7, 0, 0, 0]],
@@ -144,7 +150,8 @@ impl World {
     fn step(&mut self, what: u8, a: u8, b: u8, c: u8) {
         let name = Name::new(SlotId { slot: u32::from(a % 4), generation: 1 + u32::from(a / 4 % 2) });
         let Some(name) = name else { return };
-        let (number, part) = (u64::from(b), Span::new(u64::from(b) * 512, u64::from(c) + 1));
+        let number = u64::from(b);
+        let part = Span::new(u64::from(b) * 512, u64::from(c) + 1);
         match what % 16 {
             0 => self.announce(name, b, c),
             1 => {

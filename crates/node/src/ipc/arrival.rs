@@ -119,7 +119,8 @@ impl<M: IpcMemory, S: OobStream> Node<M, S> {
     fn begin(&mut self, arrival: ArrivalId, job: Job) -> Result<(), ReceiveError> {
         let found = self.arrival_mut(arrival).filter(|one| one.job.is_none());
         let one = found.ok_or(ReceiveError::Unknown)?;
-        let (there, room) = (job.rows.whole_in(one.used.part().len()), job.buffer.len());
+        let there = job.rows.whole_in(one.used.part().len());
+        let room = job.buffer.len();
         if job.len > room || job.len > there {
             return Err(ReceiveError::Short { len: job.len, room: room.min(there) });
         }
@@ -246,7 +247,8 @@ impl<M: IpcMemory, S: OobStream> Node<M, S> {
         }
         let in_one_row = job.rows.is_whole() && job.buffer.rows().is_whole();
         let most = self.memory.batch_bytes().filter(|_| in_one_row).unwrap_or(COPY_PER_CALL);
-        let (len, mut batch) = ((job.len - one.done).min(most), None);
+        let len = (job.len - one.done).min(most);
+        let mut batch = None;
         let copied = match peer.imports.find(one.used.name(), job.place) {
             Some(mapped) => {
                 let there = There { mapped, at: part.start(), rows: job.rows };

@@ -63,7 +63,8 @@ impl Buffer {
     /// Those of its bytes that stand in such rows, the first at its begin; what is behind the last whole row is left out.
     #[must_use]
     pub fn in_rows(&self, rows: Rows) -> Self {
-        let (len, place) = (rows.whole_in(self.len), self.stands().0.clone());
+        let len = rows.whole_in(self.len);
+        let place = self.stands().0.clone();
         let stand = if rows.is_whole() { Stand::Row(place) } else { Stand::Rows(Arc::new((place, rows))) };
         Self { stand, len }
     }
@@ -192,7 +193,8 @@ impl Buffer {
             let away = there.at + away;
             match place {
                 Place::Own(addr) => {
-                    let (from, to) = (At::Own(plus(*addr, here)), To::Open(there.mapped, away));
+                    let from = At::Own(plus(*addr, here));
+                    let to = To::Open(there.mapped, away);
                     of.begin_copy(batch, from, to, len as usize)
                 }
                 Place::Other(memory, at) => {
@@ -259,7 +261,8 @@ impl Buffer {
             let away = at + away - done;
             match place {
                 Place::Own(addr) => {
-                    let (from, to) = (At::Own(plus(*addr, here)), To::Memory(memory, away));
+                    let from = At::Own(plus(*addr, here));
+                    let to = To::Memory(memory, away);
                     of.begin_copy(batch, from, to, len as usize)
                 }
                 Place::Other(from, at) => {
@@ -342,11 +345,13 @@ impl Buffer {
         let ((place, rows), (target, target_rows)) = (self.stands(), into.stands());
         Runs::new([rows, target_rows], done, len).try_for_each(|([from, to], len)| match (place, target) {
             (Place::Own(source), Place::Own(target)) => {
-                let (from, to) = (At::Own(plus(*source, from)), To::Own(plus(*target, to)));
+                let from = At::Own(plus(*source, from));
+                let to = To::Own(plus(*target, to));
                 of.begin_copy(batch, from, to, len as usize)
             }
             (Place::Own(source), Place::Other(memory, at)) => {
-                let (from, to) = (At::Own(plus(*source, from)), To::Memory(memory, at + to));
+                let from = At::Own(plus(*source, from));
+                let to = To::Memory(memory, at + to);
                 of.begin_copy(batch, from, to, len as usize)
             }
             (Place::Other(memory, at), Place::Own(target)) => {

@@ -71,7 +71,8 @@ impl<M: IpcMemory, S: OobStream> Node<M, S> {
         if frame.fd.is_some() != announced && !(announced && lost) {
             return Err(Broken::Descriptor);
         }
-        let (is_first, is_hello) = (peer.takes == 0, matches!(message, Message::Hello(_)));
+        let is_first = peer.takes == 0;
+        let is_hello = matches!(message, Message::Hello(_));
         let in_turn = is_first == is_hello || !is_hello && self.mutant.is("ipc-node-hears-anybody");
         if !in_turn {
             return Err(Broken::Turn);
@@ -81,7 +82,8 @@ impl<M: IpcMemory, S: OobStream> Node<M, S> {
             Message::Hello(hello) => self.on_hello(from, &hello),
             Message::Done { operation, outcome } => return self.on_done(from, operation, outcome, now),
             Message::Retired(names) => {
-                let (exporting, count) = (peer.exporting, names.get().len());
+                let exporting = peer.exporting;
+                let count = names.get().len();
                 self.exporter.retired(exporting, &names)?;
                 if let Some(peer) = self.peers.get_mut(from) {
                     peer.asked = peer.asked.saturating_sub(count);

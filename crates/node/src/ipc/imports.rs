@@ -31,7 +31,8 @@ impl Imports {
     /// Something may be mapped from now on. Its name is vacant, as the importer says.
     pub(super) fn add(&mut self, announce: &Announce, fd: Option<OwnedFd>) {
         let Some(handle) = Handle::new(announce.handle.kind(), announce.handle.bytes()) else { return };
-        let (name, span) = (announce.name, announce.span);
+        let name = announce.name;
+        let span = announce.span;
         let descriptor = fd.filter(|_| self.descriptors < DESCRIPTORS_MAX);
         self.descriptors += usize::from(descriptor.is_some());
         let place = name.id().slot as usize;

@@ -94,7 +94,8 @@ impl<M: IpcMemory, S: OobStream> Node<M, S> {
         from: &Buffer,
         (done, len): (u64, u64),
     ) -> Result<(), CopyError> {
-        let (there, mut batch) = (self.there(lent, to, done + len)?, None);
+        let there = self.there(lent, to, done + len)?;
+        let mut batch = None;
         let begun = from.begin_put(&self.memory, &mut batch, done, there, len);
         self.begin_loan_copy(lent, batch, begun)
     }
@@ -111,7 +112,8 @@ impl<M: IpcMemory, S: OobStream> Node<M, S> {
         into: &Buffer,
         (done, len): (u64, u64),
     ) -> Result<(), CopyError> {
-        let (there, mut batch) = (self.there(lent, from, done + len)?, None);
+        let there = self.there(lent, from, done + len)?;
+        let mut batch = None;
         let begun = into.begin_get(&self.memory, &mut batch, done, there, len);
         self.begin_loan_copy(lent, batch, begun)
     }

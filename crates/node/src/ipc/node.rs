@@ -41,7 +41,8 @@ impl Config {
     #[must_use]
     pub const fn new(process: [u8; 16], budget: Amount) -> Self {
         let exporting = Exporting { budget, passing: 64, idle: Some(Exporting::IDLE), weightless: false };
-        let (place, leaving) = (Place { device: 0, way: Way::Device }, Duration::secs(2));
+        let place = Place { device: 0, way: Way::Device };
+        let leaving = Duration::secs(2);
         Self { process, exporting, passing: Passing::Bytes, place, leaving, mutant: Mutant::NONE }
     }
 }

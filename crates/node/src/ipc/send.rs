@@ -114,7 +114,8 @@ impl<M: IpcMemory, S: OobStream> Node<M, S> {
     }
 
     fn share(&mut self, ask: &Ask, outside: &SendError, now: Instant) -> Result<Shared, SendError> {
-        let (addr, len) = (ask.part.start() as usize, ask.part.len() as usize);
+        let addr = ask.part.start() as usize;
+        let len = ask.part.len() as usize;
         match self.exporter.share(ask, now) {
             Ok(shared) => Ok(shared),
             Err(ShareError::Gone) => Err(SendError::Gone),
@@ -133,7 +134,8 @@ impl<M: IpcMemory, S: OobStream> Node<M, S> {
 
     /// Has the driver export an allocation for a message.
     fn export(&mut self, export: Export, now: Instant) -> Shared {
-        let (name, allocation) = (export.name(), export.allocation());
+        let name = export.name();
+        let allocation = export.allocation();
         let of = trunkline_mem::ipc::Allocation {
             base: allocation.span.start() as usize,
             len: allocation.span.len() as usize,

@@ -77,7 +77,9 @@ impl<M: IpcMemory, S: OobStream> Endpoint<M, S> {
         let Some(peer) = self.peers.get_mut(to.0 as usize) else { return false };
         let (Some(eager), Some(outbox)) = (&mut peer.eager_send, &mut peer.outbox) else { return false };
         let Some(Request::Send(sending)) = self.requests.get(eager.request) else { return false };
-        let (memory, len, messages) = (self.node.memory(), sending.buffer.len(), &mut outbox.messages);
+        let memory = self.node.memory();
+        let len = sending.buffer.len();
+        let messages = &mut outbox.messages;
         let is_ready = peer.pins[1].is_ready_for(&sending.buffer);
         let begin = |batch: &mut _| {
             if !is_ready {
@@ -131,10 +133,13 @@ impl<M: IpcMemory, S: OobStream> Endpoint<M, S> {
         let early = self.mutant.is("tagged-ends-before-its-short-copy");
         let gives_back_early = self.mutant.is("tagged-gives-cells-back-early");
         let Some(peer) = self.peers.get_mut(from.0 as usize) else { return false };
-        let (mut at, before) = (0, peer.eager_receives.len());
+        let mut at = 0;
+        let before = peer.eager_receives.len();
         while let Some(eager) = peer.eager_receives.get_mut(at) {
             let EagerReceive { request, matched, source, copy } = eager;
-            let (memory, messages, want) = (self.node.memory(), &peer.inbox.messages, matched.want);
+            let memory = self.node.memory();
+            let messages = &peer.inbox.messages;
+            let want = matched.want;
             let buffer = match self.requests.get(*request) {
                 Some(Request::Receive(receiving)) => Some(&receiving.buffer),
                 _ => None,
@@ -161,7 +166,8 @@ impl<M: IpcMemory, S: OobStream> Endpoint<M, S> {
                 at += 1;
                 continue;
             }
-            let (end, request) = (copy.failed.take().map_or(matched.end(), Err), *request);
+            let end = copy.failed.take().map_or(matched.end(), Err);
+            let request = *request;
             peer.eager_receives.remove(at);
             self.eager_copies -= 1;
             if let Some(ended) = self.requests.get_mut(request) {

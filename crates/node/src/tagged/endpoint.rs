@@ -136,7 +136,8 @@ impl<M: IpcMemory, S: OobStream> Endpoint<M, S> {
     /// One that shares that kind of memory, with nobody yet.
     #[must_use]
     pub fn new(memory: M, config: Config, now: Instant) -> Self {
-        let (maps, everything) = (memory.caps().maps, memory.is_everything());
+        let maps = memory.caps().maps;
+        let everything = memory.is_everything();
         Self {
             node: Node::new(memory, config.sharing),
             inbox: config.inbox,

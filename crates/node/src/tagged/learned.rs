@@ -52,7 +52,8 @@ pub(super) enum Fate {
 
 impl Learned {
     fn new(mutant: Mutant) -> Self {
-        let (choosers, staged) = ([(); 2].map(|()| Chooser::with(mutant)), VecDeque::with_capacity(TRIALS));
+        let choosers = [(); 2].map(|()| Chooser::with(mutant));
+        let staged = VecDeque::with_capacity(TRIALS);
         Self { choosers, numbers: [0; CLASSES], settled: 0, staged }
     }
 
@@ -132,7 +133,8 @@ impl<M: IpcMemory, S: OobStream> Endpoint<M, S> {
         let Some(learned) = self.peers.get_mut(to.0 as usize).and_then(|peer| peer.learned.as_mut()) else {
             return;
         };
-        let (flight, now) = (request.to_bits(), self.now);
+        let flight = request.to_bits();
+        let now = self.now;
         let was_timed = learned.choosers.iter_mut().any(|chooser| match fate {
             Fate::Came => chooser.completed(flight, now),
             Fate::FellBack => chooser.failed(flight, now),

@@ -103,9 +103,11 @@ impl<M: IpcMemory, S: OobStream> Endpoint<M, S> {
         let (source, tag, message) = self.matcher.take_kept(&pattern)?;
         let (peer, Kept::Eager(bytes)) = (PeerId(source), message) else { return None };
         let room = bytes.len().min(into.len());
-        let (to, from) = (into.get_mut(..room)?, bytes.get(..room)?);
+        let to = into.get_mut(..room)?;
+        let from = bytes.get(..room)?;
         to.copy_from_slice(from);
-        let (len, room) = (bytes.len() as u64, room as u64);
+        let len = bytes.len() as u64;
+        let room = room as u64;
         self.give_back(bytes);
         let end = Matched { peer, tag, len, want: room, request: SlotId::from_bits(0) }.end();
         Some(end)
@@ -255,7 +257,8 @@ impl<M: IpcMemory, S: OobStream> Endpoint<M, S> {
                 let len = u64::from(len);
                 let want = len.min(room);
                 let matched = Matched { peer, tag, len, want, request: SlotId::from_bits(0) };
-                let (node, buffer) = (&self.node, &receiving.buffer);
+                let node = &self.node;
+                let buffer = &receiving.buffer;
                 if want > 0 && is_copied_ahead(node.memory(), buffer, self.mutant) {
                     let position = self.peers.get(peer.0 as usize).map(|of| of.inbox.messages.position());
                     let source = EagerSource::Ring(position.unwrap_or(0));
@@ -277,7 +280,8 @@ impl<M: IpcMemory, S: OobStream> Endpoint<M, S> {
                 );
             }
             Message::Refer { tag, request, reference, rows, offer } => {
-                let (buffer, len) = (receiving.buffer.clone(), rows.whole_in(reference.part.len()));
+                let buffer = receiving.buffer.clone();
+                let len = rows.whole_in(reference.part.len());
                 let matched = Matched { peer, tag, len, want: len.min(room), request };
                 match self.admit(peer, &reference) {
                     Some(arrival) => self.begin_refer(id, matched, (arrival, rows, offer), buffer),
@@ -379,7 +383,8 @@ impl<M: IpcMemory, S: OobStream> Endpoint<M, S> {
     fn offer(&mut self, id: SlotId, matched: Matched, buffer: &Buffer) -> Option<bool> {
         let Matched { peer, request, want, .. } = matched;
         let neighbour = self.peers.get(peer.0 as usize)?.neighbour;
-        let (rows, addr) = (buffer.rows(), self.address_of(buffer)?);
+        let rows = buffer.rows();
+        let addr = self.address_of(buffer)?;
         // The last row is whole, or it is not said where they end.
         let span = rows.span(want).filter(|span| rows.packed(*span).is_some())?;
         let message = Send { addr, len: span as usize, passing: false };

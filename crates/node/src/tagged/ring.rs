@@ -255,7 +255,8 @@ mod tests {
 
     fn eager(writer: &mut Writer, bytes: &[u8]) {
         let message = Message::Eager { tag: bytes.len() as u64, len: bytes.len() as u32 };
-        let (words, len) = (message.to_words(), bytes.len() as u64);
+        let words = message.to_words();
+        let len = bytes.len() as u64;
         assert_eq!(writer.has_room(message.cells()), Ok(true));
         let fill = |offset: u64, (memory, at): (&Memory, u64), len: u64| {
             memory.write(at, &bytes[offset as usize..][..len as usize])

@@ -187,7 +187,9 @@ impl<M: IpcMemory, S: OobStream> Endpoint<M, S> {
         let reach = if reached.is_some() { Reach::Mapped } else { Reach::Private };
         let plan = self.plan(to, len, reach, choice);
         let pieces = plan.way == Way::Ready { pieces: true };
-        let (mut sent, mut reference, mut failed) = (Sent::Ready { pieces, unshared: false }, None, false);
+        let mut sent = Sent::Ready { pieces, unshared: false };
+        let mut reference = None;
+        let mut failed = false;
         let before = self.node.exporter().counts().announced;
         if let (Way::Refer { offer }, Some((addr, span))) = (plan.way, reached) {
             let message = Send { addr, len: span as usize, passing: false };
@@ -270,7 +272,8 @@ impl<M: IpcMemory, S: OobStream> Endpoint<M, S> {
             Sent::Ready { .. } | Sent::Referred { offer: false, .. } => return self.broken(from),
             Sent::Eager | Sent::Placing { .. } | Sent::Pieces { .. } => return,
         };
-        let (want, buffer) = (rows.whole_in(to.part.len()), buffer.clone());
+        let want = rows.whole_in(to.part.len());
+        let buffer = buffer.clone();
         if *peer != from || want > buffer.len() {
             return self.broken(from);
         }
@@ -312,7 +315,11 @@ impl<M: IpcMemory, S: OobStream> Endpoint<M, S> {
         else {
             return;
         };
-        let (peer, tag, receive, want, len) = (*peer, *tag, *receive, *want, buffer.len());
+        let peer = *peer;
+        let tag = *tag;
+        let receive = *receive;
+        let want = *want;
+        let len = buffer.len();
         match receipt {
             Receipt::Copied => {
                 (self.counts.mapped, self.counts.by_sender) =

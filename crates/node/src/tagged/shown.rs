@@ -101,7 +101,9 @@ impl<M: IpcMemory, S: OobStream> Endpoint<M, S> {
             holders[number] = self.node.exporting(peer.neighbour);
         }
         shown.page.begin();
-        let (mut written, mut pinned, mut pins) = (0, 0, 0);
+        let mut written = 0;
+        let mut pinned = 0;
+        let mut pins = 0;
         for listing in exporter.list() {
             pinned += u64::from(listing.pins > 0);
             pins += u64::from(listing.pins);
@@ -132,8 +134,11 @@ impl<M: IpcMemory, S: OobStream> Endpoint<M, S> {
     fn numbers(&self) -> [u64; Number::LEN] {
         let mut numbers = [0; Number::LEN];
         let mut put = |which: Number, value: u64| numbers[which as usize] = value;
-        let (exporter, driver) = (self.node.exporter(), self.node.counts());
-        let (config, usage, counts) = (exporter.config(), exporter.usage(), exporter.counts());
+        let exporter = self.node.exporter();
+        let driver = self.node.counts();
+        let config = exporter.config();
+        let usage = exporter.usage();
+        let counts = exporter.counts();
         put(Number::BudgetEntries, config.budget.entries as u64);
         put(Number::BudgetBytes, config.budget.bytes);
         put(Number::IdleNs, config.idle.map_or(u64::MAX, |limit| limit.0));

@@ -124,8 +124,8 @@ impl<M: IpcMemory, S: OobStream> Endpoint<M, S> {
         if done < want || !peer.staging.is_empty() {
             return Some(Piecewise::Moved);
         }
-        let (position, end) =
-            (outbox.staged(), Done { peer: to, tag: sending.tag, len: sending.buffer.len() });
+        let position = outbox.staged();
+        let end = Done { peer: to, tag: sending.tag, len: sending.buffer.len() };
         if self.timed > 0 {
             self.learn_of_stage(to, request, position);
         }
@@ -185,9 +185,11 @@ impl<M: IpcMemory, S: OobStream> Endpoint<M, S> {
                     Some(Request::Receive(receiving)) => Some(&receiving.buffer),
                     _ => None,
                 };
-                let (memory, len) = (self.node.memory(), piece.piece.len);
+                let memory = self.node.memory();
+                let len = piece.piece.len;
                 let staged = peer.inbox.staged(piece.piece.position, len);
-                let (at, inbox) = (piece.from, staged.zip(of));
+                let at = piece.from;
+                let inbox = staged.zip(of);
                 let begin = |batch: &mut _| match inbox {
                     Some((_, buffer)) if !peer.pins[0].is_ready_for(buffer) => Err(CopyError::Busy),
                     Some((place, buffer)) => buffer.begin_unstage(memory, batch, at, place, len.into()),

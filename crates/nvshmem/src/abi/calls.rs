@@ -228,7 +228,9 @@ pub(super) unsafe extern "C" fn rma<T: Version>(
     guard("rma", || {
         // SAFETY: NVSHMEM passes a transport of ours.
         let mesh = unsafe { plugin(transport) }?.mesh()?;
-        let (pe, len, lane) = (mesh.pe(pe)?, length(&bytes)?, mesh.lane(queue_pair));
+        let pe = mesh.pe(pe)?;
+        let len = length(&bytes)?;
+        let lane = mesh.lane(queue_pair);
         in_one_piece(&bytes)?;
         // SAFETY: and descriptors.
         let remote = unsafe { read(remote, "no remote descriptor") }?;
@@ -261,7 +263,8 @@ fn change(kind: c_int, bytes: c_int, float: bool, value: u64, expect: u64) -> Re
         8 => (Type::U64, Type::F64, u64::MAX),
         _ => return Err(refused()),
     };
-    let (value, expect) = (value & mask, expect & mask);
+    let value = value & mask;
+    let expect = expect & mask;
     let fetches = kind > amo::END_OF_NONFETCH;
     let action = match kind {
         amo::SIGNAL | amo::SIGNAL_SET => return Ok(Change::Signal(SignalOp::Set, value)),
@@ -309,7 +312,8 @@ pub(super) unsafe extern "C" fn amo<T: Version, V: VerbOf>(
         let verb = verb.verb();
         // SAFETY: NVSHMEM passes a transport of ours.
         let mesh = unsafe { plugin(transport) }?.mesh()?;
-        let (pe, lane) = (mesh.pe(pe)?, mesh.lane(queue_pair));
+        let pe = mesh.pe(pe)?;
+        let lane = mesh.lane(queue_pair);
         // SAFETY: and a descriptor.
         let target = unsafe { read(target, "no word") }?;
         let len = u64::try_from(bytes.elembytes).unwrap_or(0);
@@ -387,7 +391,8 @@ pub(super) unsafe extern "C" fn put_signal<T: Version, V: VerbOf>(
         let verb = verb.verb();
         // SAFETY: NVSHMEM passes a transport of ours.
         let mesh = unsafe { plugin(transport) }?.mesh()?;
-        let (pe, lane) = (mesh.pe(pe)?, mesh.lane(queue_pair));
+        let pe = mesh.pe(pe)?;
+        let lane = mesh.lane(queue_pair);
         // SAFETY: and vectors, which its caller has.
         let remote = unsafe { Elements::of(remote) }?;
         // SAFETY: as above.
@@ -398,7 +403,9 @@ pub(super) unsafe extern "C" fn put_signal<T: Version, V: VerbOf>(
             return Err(CallError::Argument("the vectors of a put with signal are not equally long"));
         }
         let put = |at| {
-            let (remote, local, len) = (remote.at(at)?, local.at(at)?, length(&lens.at(at)?)?);
+            let remote = remote.at(at)?;
+            let local = local.at(at)?;
+            let len = length(&lens.at(at)?)?;
             if len == 0 {
                 return Ok(((0, 0), Near::Registered(Local { heap: 0, offset: 0, len })));
             }

@@ -155,7 +155,8 @@ impl Load {
     fn measure(&mut self, took: u64, mutant: Mutant) {
         let (bytes, nanos) = self.measured;
         let fewer = |sum: u64| sum - sum.div_ceil(MEMORY);
-        let (bytes, nanos) = (fewer(bytes).saturating_add(self.done), fewer(nanos).saturating_add(took));
+        let bytes = fewer(bytes).saturating_add(self.done);
+        let nanos = fewer(nanos).saturating_add(took);
         let mut speed = (bytes.saturating_mul(UNIT_NANOS) / nanos.max(1)).max(1);
         if mutant.is("spread-means-speeds") {
             speed = (self.speed * 3 + self.done.saturating_mul(UNIT_NANOS) / took).div_ceil(4).max(1);
@@ -218,7 +219,9 @@ mod tests {
 
     /// Sends messages one after another with a window of them, and returns the nanoseconds it took.
     fn drive(spread: &mut Spread, pipes: &mut [Pipe], messages: u64, len: u64, window: u64) -> u64 {
-        let (mut now, mut begun, mut outstanding) = (0, 0, 0);
+        let mut now = 0;
+        let mut begun = 0;
+        let mut outstanding = 0;
         let (_, piece) = spread.pieces(len, 16 * 1024, 1 << 30);
         while begun < messages * len || outstanding > 0 {
             while outstanding < window * len && begun < messages * len {
@@ -317,7 +320,8 @@ mod tests {
             for rest in [0, FORGET / 4, FORGET + 1, FORGET * 5] {
                 let mut spread = Spread::new(planted());
                 (0..2).for_each(|link| spread.up(link, 200_000, 1_000, Instant(0)));
-                let (mut now, mut late) = (0, 0);
+                let mut now = 0;
+                let mut late = 0;
                 for _ in 0..1_000 {
                     let link = spread.best(64, Instant(now), |_| true).unwrap();
                     spread.on_posted(link, 64, Instant(now));
@@ -336,7 +340,8 @@ mod tests {
     fn a_link_that_was_late_once_is_tried_again() {
         let mut spread = Spread::new(planted());
         (0..2).for_each(|link| spread.up(link, 200_000, 1_000, Instant(0)));
-        let (mut now, mut used) = (0, 0);
+        let mut now = 0;
+        let mut used = 0;
         for turn in 0..1_000 {
             let link = spread.best(64, Instant(now), |_| true).unwrap();
             spread.on_posted(link, 64, Instant(now));
@@ -355,7 +360,8 @@ mod tests {
         spread.up(1, 1_000, 1_000, Instant(0));
         // A bad moment: each 64 KiB take 50 ms.
         for at in 0..20 {
-            let (posted, done) = (Instant(at * 50_000_000), Instant((at + 1) * 50_000_000));
+            let posted = Instant(at * 50_000_000);
+            let done = Instant((at + 1) * 50_000_000);
             spread.on_posted(1, SAMPLE_BYTES, posted);
             spread.on_done(1, SAMPLE_BYTES, posted, done);
         }

@@ -296,7 +296,9 @@ impl StreamLife {
     pub fn is_over(&mut self, now: Instant) -> bool {
         let joined_only = self.mutant.is("stream-counts-joined-only");
         let answered = self.slots.iter().any(|slot| slot.answered > 0);
-        let (silence, linger, step) = (self.silence, self.linger(), self.step());
+        let silence = self.silence;
+        let linger = self.linger();
+        let step = self.step();
         let over = match &mut self.state {
             State::Opening { since } => {
                 let dialled = self.slots.iter().any(|slot| slot.dialled > 0);

@@ -45,7 +45,8 @@ impl UnprovenStreams {
     /// The streams to read next, at most [`UNPROVEN_READS_MAX`] of them by turns: each read is a system call, and streams that show nothing must not
     /// take the time of those that do.
     pub fn take_turn(&mut self) -> impl Iterator<Item = SlotId> {
-        let (count, first) = (self.streams.len(), self.turn);
+        let count = self.streams.len();
+        let first = self.turn;
         let reads = count.min(UNPROVEN_READS_MAX);
         self.turn = if count == 0 { 0 } else { (first + reads) % count };
         let stream = move |at| self.streams.get((first + at) % count).map(|(stream, _)| *stream);

@@ -85,7 +85,8 @@ pub(super) fn words_of_a_queue(bytes: &[u8]) {
 }
 
 pub(super) fn seeds() -> Vec<Vec<u8>> {
-    let (here, there) = (Local { addr: 1 << 40, key: 5 }, Remote { peer: 2, addr: 1 << 41, key: 6 });
+    let here = Local { addr: 1 << 40, key: 5 };
+    let there = Remote { peer: 2, addr: 1 << 41, key: 6 };
     let Some(bytes) = Inline::new(b"twenty bytes inline.") else { return Vec::new() };
     let atomic = |change, poisoned| Work::Atomic { at: there, change, poisoned };
     let works = [
@@ -106,7 +107,8 @@ pub(super) fn seeds() -> Vec<Vec<u8>> {
         out
     };
     let entries = works.iter().enumerate().map(|(at, work)| {
-        let (index, checked) = ((at as u64).wrapping_sub(3), at % 2 == 1);
+        let index = (at as u64).wrapping_sub(3);
+        let checked = at % 2 == 1;
         input(index, checked, &Entry::new(*work).fenced(Fence::All).to_words(index, checked))
     });
     let mut all: Vec<_> = entries.collect();
@@ -242,7 +244,8 @@ pub(super) fn window_card_seeds() -> Vec<Vec<u8>> {
 pub(super) fn post_box(bytes: &[u8]) {
     let (head, rest) = bytes.split_at(bytes.len().min(13));
     let [number, rank] = words::<2>(head);
-    let (rank, is_mended) = (rank as u32, head.get(12).is_some_and(|byte| byte & 1 == 1));
+    let rank = rank as u32;
+    let is_mended = head.get(12).is_some_and(|byte| byte & 1 == 1);
     let mut request = words::<8>(rest);
     let mut reply = words::<4>(rest);
     if is_mended {

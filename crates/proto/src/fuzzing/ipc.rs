@@ -84,8 +84,8 @@ const NOW: Instant = Instant(0);
 pub(super) fn hostile(bytes: &[u8]) {
     let (Some(mut importing), Some(mut exporting)) = (Importing::new(), Exporting::new()) else { return };
     for step in bytes.chunks_exact(4).take(512) {
-        let (what, id) =
-            (step[0], SlotId { slot: u32::from(step[1] % 8), generation: u32::from(step[2] % 4) });
+        let what = step[0];
+        let id = SlotId { slot: u32::from(step[1] % 8), generation: u32::from(step[2] % 4) };
         let Some(name) = Name::new(id) else { continue };
         importing.step(what, name, step[3]);
         exporting.step(what, name, step[3]);
@@ -95,7 +95,12 @@ pub(super) fn hostile(bytes: &[u8]) {
 }
 
 pub(super) fn hostile_seeds() -> Vec<Vec<u8>> {
-    let (announce, refer, resolve, mapped, finish, retire) = (0, 1, 2, 3, 5, 6);
+    let announce = 0;
+    let refer = 1;
+    let resolve = 2;
+    let mapped = 3;
+    let finish = 5;
+    let retire = 6;
     let scripts: [&[[u8; 4]]; 4] = [
         &[[announce, 1, 1, 1], [refer, 1, 1, 2], [resolve, 0, 1, 0], [mapped, 0, 1, 0], [resolve, 0, 1, 0]],
         &[[refer, 1, 1, 2], [announce, 1, 1, 1], [resolve, 0, 1, 0], [4, 0, 1, 0], [finish, 0, 1, 0]],

@@ -26,7 +26,8 @@ pub(super) fn queues(bytes: &[u8]) {
 
 pub(super) fn queue_seeds() -> Vec<Vec<u8>> {
     let there = Remote { addr: 0x7f00_0000_1000, key: 0x1234 };
-    let (here, old) = (Local::new(0x10, 0x55, 4096), Local::word(0, 0x66));
+    let here = Local::new(0x10, 0x55, 4096);
+    let old = Local::word(0, 0x66);
     let mut works = vec![
         Work::Nop,
         Work::Write(there, here),

@@ -245,13 +245,17 @@ pub(super) fn hostile(bytes: &[u8]) {
                     .and_then(|fin| receiver.on_fin(token, fin))
             }
             3 => {
-                let (number, base) = (u32::from(a), u32::from(b));
+                let number = u32::from(a);
+                let base = u32::from(b);
                 let header = Eager { number, base, tag: u32::from(c & 3), len: u32::from(c >> 2) };
                 receiver.on_eager(header, 0).map(|()| Arrival::Partial)
             }
             4 => {
-                let (index, count) = (b & 7, (b >> 3 & 7) + 1);
-                let (number, tag, len) = (u32::from(a), u32::from(c & 3), u64::from(c));
+                let index = b & 7;
+                let count = (b >> 3 & 7) + 1;
+                let number = u32::from(a);
+                let tag = u32::from(c & 3);
+                let len = u64::from(c);
                 mailbox.write(&Cts { number, index, count, addr: 0, len, tag, token, key: 0 });
                 sender.on_records(&mailbox).map(|()| Arrival::Partial)
             }

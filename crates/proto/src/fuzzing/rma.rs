@@ -72,7 +72,8 @@ pub(super) fn hostile(bytes: &[u8]) {
 
 impl Ends {
     fn step(&mut self, what: u8, rest: &[u8]) -> Result<(), Fault> {
-        let (one, two) = (rest.first().copied().unwrap_or(0), rest.get(1).copied().unwrap_or(0));
+        let one = rest.first().copied().unwrap_or(0);
+        let two = rest.get(1).copied().unwrap_or(0);
         let Some(path) = Path::new(one % 4) else { return Ok(()) };
         match what % 6 {
             0 => {

@@ -154,7 +154,9 @@ fn ask(
         (2, Some(epoch)) => Mode::First(epoch),
         (_, Some(epoch)) => Mode::Join(epoch, Proof(two.into())),
     };
-    let (conn, links, turn) = (u64::from(which & 15), what >> 5, u32::from(one >> 6));
+    let conn = u64::from(which & 15);
+    let links = what >> 5;
+    let turn = u32::from(one >> 6);
     let request = Request { mode, turn };
     let Ok(verdict) = pool.asked(&key, conn, links, &request) else { return };
     match verdict {
@@ -177,8 +179,11 @@ pub(super) fn pool_seeds() -> Vec<Vec<u8>> {
     let create = |which, epoch| [1 << 5 | 1 << 3 | 5, which, epoch, 0];
     let join = |which, epoch, proof| [1 << 5 | 2 << 3 | 5, which, epoch, proof];
     let alone = |which| [2 << 5 | 5, which, 0, 0];
-    let (leave, ready, wire, broken, destroyed) =
-        ([0, 0, 0, 0], [1, 0, 0, 0], [2, 0, 9, 0], [3, 0, 0, 0], [4, 0, 0, 0]);
+    let leave = [0, 0, 0, 0];
+    let ready = [1, 0, 0, 0];
+    let wire = [2, 0, 9, 0];
+    let broken = [3, 0, 0, 0];
+    let destroyed = [4, 0, 0, 0];
     let scripts: [&[[u8; 4]]; 5] = [
         &[
             create(0, 1),

@@ -30,7 +30,8 @@ pub(super) fn introduction_seeds() -> Vec<Vec<u8>> {
 /// What is read is what would have been written; a cell is of one ring.
 pub(super) fn cells(bytes: &[u8]) {
     let Some(words) = words(bytes) else { return };
-    let (message, answer) = (Message::from_words(&words), Answer::from_words(&words));
+    let message = Message::from_words(&words);
+    let answer = Answer::from_words(&words);
     assert!(message.is_err() || answer.is_err());
     if let Ok(message) = message {
         assert_eq!(Message::from_words(&message.to_words()), Ok(message));
@@ -44,8 +45,10 @@ pub(super) fn cells(bytes: &[u8]) {
 }
 
 pub(super) fn cell_seeds() -> Vec<Vec<u8>> {
-    let (request, receive) = (SlotId { slot: 1, generation: 2 }, SlotId { slot: 3, generation: 4 });
-    let (name, part) = (Name::new(SlotId { slot: 5, generation: 2 }), Span::new(0x1000, 904));
+    let request = SlotId { slot: 1, generation: 2 };
+    let receive = SlotId { slot: 3, generation: 4 };
+    let name = Name::new(SlotId { slot: 5, generation: 2 });
+    let part = Span::new(0x1000, 904);
     let (Some(name), Some(part), Some(rows)) = (name, part, Rows::new(8, 64)) else { return Vec::new() };
     let reference = Reference { name, part };
     let refer = |rows, offer| Message::Refer { tag: 7, request, reference, rows, offer };

@@ -51,10 +51,12 @@ pub(super) fn handle(bytes: &[u8]) {
 
 pub(super) fn handle_seeds() -> Vec<Vec<u8>> {
     let with = |nics: &[u16], address: Vec<u8>, attempt| {
-        let (process, nonce, nics) =
-            (ProcessId([0x11; 16]), [0x22; 16], Nics::new(nics).unwrap_or(Nics::NONE));
+        let process = ProcessId([0x11; 16]);
+        let nonce = [0x22; 16];
+        let nics = Nics::new(nics).unwrap_or(Nics::NONE);
         let fabric = ChosenFabric::new("soft", if attempt > 0 { "shm" } else { "" });
-        let (listen, near) = (3 << 32 | 7, attempt > 0);
+        let listen = 3 << 32 | 7;
+        let near = attempt > 0;
         Handle { process, nonce, nics, listen, address, attempt, p2p: false, near, fabric }
             .to_bytes()
             .to_vec()
@@ -80,7 +82,9 @@ pub(super) fn frame(bytes: &[u8]) {
 pub(super) fn frame_seeds() -> Vec<Vec<u8>> {
     let region = Region { key: 0x0123_4567_89ab_cdef, addr: 0x7f00_0000_1000 };
     let open = |matched, link, mode| {
-        let (conn, links, share) = (1 << 32 | 2, if matched { 1 } else { 4 }, Request { mode, turn: 1 });
+        let conn = 1 << 32 | 2;
+        let links = if matched { 1 } else { 4 };
+        let share = Request { mode, turn: 1 };
         Frame::Open(Open {
             conn,
             listen: 3,
@@ -107,8 +111,9 @@ pub(super) fn frame_seeds() -> Vec<Vec<u8>> {
             share: share::Answer { given, turn: 1 },
         })
     };
-    let (epoch, proof, member) =
-        (Epoch(NonZeroU64::MAX), Proof(7), MemberId::of(SlotId { slot: 5, generation: 6 }));
+    let epoch = Epoch(NonZeroU64::MAX);
+    let proof = Proof(7);
+    let member = MemberId::of(SlotId { slot: 5, generation: 6 });
     let waiting = vec![Waiting { token: Token::new(9, 1), stripes: 0b1010, fin: true }];
     let standing = Standing { next: 3, frontier: 4, ahead: 5, waiting };
     let made = LinkResult { id: 5, link: 1, epoch: 3, fins: region, address: vec![2; 80] };
@@ -155,7 +160,8 @@ pub(super) fn cts(bytes: &[u8]) {
     for (word, bytes) in words.iter_mut().zip(input.chunks_exact(8)) {
         *word = u64::from_le_bytes(padded(bytes));
     }
-    let (number, index) = (cts::head(words[0]), input[cts::BYTES]);
+    let number = cts::head(words[0]);
+    let index = input[cts::BYTES];
     if let Some(parsed) = Cts::from_words(&words, number, index) {
         assert!(parsed.index < parsed.count && parsed.count <= 8);
         assert_eq!(Cts::from_words(&parsed.to_words(), number, index), Some(parsed));
@@ -293,7 +299,8 @@ pub(super) fn dial(bytes: &[u8]) {
 
 pub(super) fn dial_seeds() -> Vec<Vec<u8>> {
     let Some(stream) = Stream::new(5) else { return Vec::new() };
-    let (process, fabric) = (ProcessId([1; 16]), ChosenFabric::new("ofi", "efa"));
+    let process = ProcessId([1; 16]);
+    let fabric = ChosenFabric::new("ofi", "efa");
     let card = Card { process, key: [4; 32], rails: 4, address: vec![3; 48], executes: false, fabric };
     let heap = |n: u64| dial::Heap { len: n << 20, region: Region { key: !n, addr: n << 40 } };
     let standing = |epochs: u16| incoming::Standing {

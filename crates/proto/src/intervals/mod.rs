@@ -106,7 +106,8 @@ impl<G: Copy + Ord, V: Copy> Intervals<G, V> {
     #[inline]
     #[must_use]
     pub fn last_from(&self, group: &G, start: u64) -> Option<(Span, V)> {
-        let (mut at, mut last) = (self.root, NONE);
+        let mut at = self.root;
+        let mut last = NONE;
         while let Some(node) = self.nodes.get(at as usize) {
             if (node.group, node.span.start()) > (*group, start) {
                 at = node.left;
@@ -122,7 +123,8 @@ impl<G: Copy + Ord, V: Copy> Intervals<G, V> {
     /// The first span of that group, or of the first group behind it that has any.
     #[must_use]
     pub fn first_from(&self, group: &G) -> Option<(G, Span, V)> {
-        let (mut at, mut first) = (self.root, None);
+        let mut at = self.root;
+        let mut first = None;
         while let Some(node) = self.nodes.get(at as usize) {
             if node.group < *group {
                 at = node.right;
@@ -160,7 +162,8 @@ impl<G: Copy + Ord, V: Copy> Intervals<G, V> {
     /// Goes down to the last span that begins early enough, and remembers the last place on the way that reaches far
     /// enough. `steps` counts the nodes looked at.
     fn find(&self, wanted: &Wanted<'_, G>, steps: &mut u32) -> Option<(Span, V)> {
-        let (mut at, mut best) = (self.root, NONE);
+        let mut at = self.root;
+        let mut best = NONE;
         // The first node of the group on the way: whatever is behind it on the way is of the group, too.
         let mut top = NONE;
         while let Some(node) = self.nodes.get(at as usize) {
@@ -259,7 +262,8 @@ impl<G: Copy + Ord, V: Copy> Intervals<G, V> {
         if at == NONE {
             return new;
         }
-        let (group, span) = (self.nodes[new as usize].group, self.nodes[new as usize].span);
+        let group = self.nodes[new as usize].group;
+        let span = self.nodes[new as usize].span;
         let Node { left, right, .. } = self.nodes[at as usize];
         if order(&group, span, &self.nodes[at as usize]) == Ordering::Less {
             self.nodes[at as usize].left = self.insert_below(left, new);
@@ -311,7 +315,8 @@ impl<G: Copy + Ord, V: Copy> Intervals<G, V> {
     /// What stands here once the two sides, whose heights differ by two at most, differ by one at most.
     fn balance(&mut self, at: u32) -> u32 {
         let Node { left, right, .. } = self.nodes[at as usize];
-        let (to_left, to_right) = (self.height(left), self.height(right));
+        let to_left = self.height(left);
+        let to_right = self.height(right);
         let stays = self.mutant.is("intervals-stay-unbalanced");
         if to_left > to_right + 1 && !stays {
             if self.height(self.nodes[left as usize].left) < self.height(self.nodes[left as usize].right) {

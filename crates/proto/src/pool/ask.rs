@@ -159,7 +159,8 @@ impl Pool {
             (How::Created, Given::Alone) => {
                 group.epoch = None;
                 (seat.how, seat.stage) = (How::Alone, Stage::Agreed);
-                let (key, id) = (group.key, seat.group);
+                let key = group.key;
+                let id = seat.group;
                 self.unlist(&key, id);
                 return Next::Wire;
             }

@@ -90,7 +90,8 @@ impl Budgets {
 
 /// How many of the links of a group are on each NIC: link `k` is on NIC `k mod n` of the list.
 fn shares(nics: &Nics, links: u8) -> impl Iterator<Item = (u16, u32)> {
-    let (count, links) = (u32::from(nics.len()), u32::from(links));
+    let count = u32::from(nics.len());
+    let links = u32::from(links);
     let share = move |at: usize| links / count + u32::from((at as u32) < links % count);
     nics.numbers().iter().enumerate().map(move |(at, &nic)| (nic, share(at)))
 }

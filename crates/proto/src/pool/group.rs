@@ -152,7 +152,8 @@ impl Group {
 
     /// Users of each queue pair and of each completion queue.
     pub(super) fn users(&self) -> (&[u32], &[u32]) {
-        let (slots, rails) = (self.slots.into(), self.rails().into());
+        let slots = self.slots.into();
+        let rails = self.rails().into();
         (&self.queue_pair_users[..slots], &self.completion_queue_users[..rails])
     }
 }
@@ -235,7 +236,8 @@ mod tests {
 
     #[test]
     fn links_beyond_a_groups_own_go_round() {
-        let (peer, local) = (ProcessId([1; 16]), Nics::new(&[4, 7]).unwrap());
+        let peer = ProcessId([1; 16]);
+        let local = Nics::new(&[4, 7]).unwrap();
         let key = Key { peer, end: End::Sending, local, remote: Nics::NONE };
         let mut group = Group::new(key, None, 0, 3);
         let seat = |slot| SeatId(SlotId { slot, generation: 1 });

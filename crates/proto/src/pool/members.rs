@@ -182,7 +182,8 @@ mod tests {
     #[test]
     fn completions_of_those_who_left_are_dropped_and_counted() {
         let mut members = Members::new(planted());
-        let (a, b) = (members.enter('a').unwrap(), members.enter('b').unwrap());
+        let a = members.enter('a').unwrap();
+        let b = members.enter('b').unwrap();
         assert_eq!((members.route(a.wr_id(9)), members.route(b.wr_id(8))), (Some((a, 9)), Some((b, 8))));
         assert_eq!(members.leave(a), Some('a'));
         assert_eq!((members.leave(a), members.get(a)), (None, None));

@@ -50,7 +50,10 @@ impl Registrations {
         if self.mutant.is("registrations-forget-waiters") {
             entry.pins = 1;
         }
-        let (key, span, listed, waiting) = (entry.key, entry.span, entry.listed, entry.waiting);
+        let key = entry.key;
+        let span = entry.span;
+        let listed = entry.listed;
+        let waiting = entry.waiting;
         if listed {
             let span = self.listed_span(span);
             self.coming.remove(&key, span);
@@ -142,7 +145,9 @@ impl Registrations {
         if !core::mem::take(&mut entry.listed) {
             return;
         }
-        let (key, span, state) = (entry.key, entry.span, entry.state);
+        let key = entry.key;
+        let span = entry.span;
+        let state = entry.state;
         let span = self.listed_span(span);
         let index = if state == State::Registering { &mut self.coming } else { &mut self.ready };
         index.remove(&key, span);

@@ -54,7 +54,9 @@ impl Calls {
     /// None so far.
     #[must_use]
     pub const fn new(stream: Stream, mutant: Mutant) -> Self {
-        let (requests, generations, copies) = ([None; RMA_CALLS_MAX], [0; RMA_CALLS_MAX], [0; RMA_CALLS_MAX]);
+        let requests = [None; RMA_CALLS_MAX];
+        let generations = [0; RMA_CALLS_MAX];
+        let copies = [0; RMA_CALLS_MAX];
         Self { stream, free: u64::MAX, wanted: 0, kept: 0, requests, generations, copies, mutant }
     }
 
@@ -84,7 +86,8 @@ impl Calls {
     /// # Errors
     /// [`Fault`] if nobody asked for it.
     pub fn on_reply(&mut self, reply: &Reply) -> Result<Answer, Fault> {
-        let (at, generation) = (reply.slot.index(), reply.slot.generation());
+        let at = reply.slot.index();
+        let generation = reply.slot.generation();
         let behind = self.generations[at].wrapping_sub(generation);
         if behind >= 1 << 15 {
             return Err(Fault::Slot { slot: reply.slot.number(), generation });
@@ -116,7 +119,8 @@ impl Calls {
 
     /// Nobody wants the value of that request any more: it has been collected, or was given up.
     pub fn collected(&mut self, slot: Slot) {
-        let (at, bit) = (slot.index(), 1 << slot.index());
+        let at = slot.index();
+        let bit = 1 << slot.index();
         if self.wanted & bit != 0 && self.generations[at] == slot.generation() {
             self.wanted &= !bit;
             self.free |= self.kept & bit;

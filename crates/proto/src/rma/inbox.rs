@@ -112,7 +112,8 @@ impl Inbox {
             return Ok(Took::Unknown(signal.stream));
         };
         let arrival = stream.on_signal(signal)?;
-        let (ready, owed) = (stream.is_ready(), stream.is_owed());
+        let ready = stream.is_ready();
+        let owed = stream.is_owed();
         self.seen.repeated += u64::from(arrival == Arrival::Repeated);
         self.owe(signal.stream, owed);
         Ok(if ready { Took::Ready(signal.stream) } else { Took::Counted })

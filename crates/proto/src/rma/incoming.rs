@@ -65,7 +65,8 @@ impl Epoch {
     }
 
     fn check(&self) -> Result<(), Fault> {
-        let (arrived, count) = (self.arrived, self.count);
+        let arrived = self.arrived;
+        let count = self.count;
         let fits = self.update.is_none() || arrived <= count;
         if fits { Ok(()) } else { Err(Fault::Count { arrived, count }) }
     }
@@ -267,7 +268,8 @@ impl Incoming {
 
     /// What was counted on a path that was lost, after the last of it has come. Counts on it begin anew.
     pub fn leave(&mut self, path: Path) -> Standing {
-        let (mut seen, mut signals) = (Vec::new(), Vec::new());
+        let mut seen = Vec::new();
+        let mut signals = Vec::new();
         for ahead in 0..self.shape.window() {
             let number = self.applied.wrapping_add(ahead);
             let slot = &mut self.epochs[self.shape.place(number)];

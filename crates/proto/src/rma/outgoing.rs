@@ -239,7 +239,9 @@ impl Outgoing {
         if self.plain > 0 && !self.mutant.is("rma-turns-without-quiet") {
             return Err((batch, Busy::Plain));
         }
-        let (number, count, posted) = (self.sealed, self.count, self.posted);
+        let number = self.sealed;
+        let count = self.count;
+        let posted = self.posted;
         let sent = Sent { update: Some(update), count, at_once, posted, over: None };
         self.sent[self.shape.place(number)] = sent;
         self.sealed = self.sealed.wrapping_add(1);
@@ -251,7 +253,8 @@ impl Outgoing {
             self.imm = Counted::new(self.stream, self.shape.wire(self.sealed)).to_bits();
         }
         self.abandon(batch);
-        let (stream, epoch) = (self.stream, self.shape.wire(number));
+        let stream = self.stream;
+        let epoch = self.shape.wire(number);
         Ok(Signal { stream, epoch, count, update, at_once, ack: None })
     }
 
@@ -431,9 +434,11 @@ mod tests {
 
     #[test]
     fn an_epoch_has_as_many_writes_as_a_signal_can_tell() {
-        let (stream, order) = (Stream::new(0).unwrap(), Order::Counted { revert_after: u32::MAX });
+        let stream = Stream::new(0).unwrap();
+        let order = Order::Counted { revert_after: u32::MAX };
         let mut out = Outgoing::new(stream, order, Shape::WIRE, planted()).unwrap();
-        let (path, word) = (Path::new(0).unwrap(), Word::new(0, 0, Width::Eight).unwrap());
+        let path = Path::new(0).unwrap();
+        let word = Word::new(0, 0, Width::Eight).unwrap();
         let batch = out.begin().unwrap();
         out.count = RMA_EPOCH_WRITES_MAX - 1;
         assert!(matches!(out.piece(&batch, path), Ok(Tag::Counted(_))));

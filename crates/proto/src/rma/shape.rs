@@ -23,7 +23,8 @@ impl Shape {
         if !fits || acknowledge_after == 0 || acknowledge_after > window {
             return None;
         }
-        let (window, acknowledge_after) = (window as u64, acknowledge_after as u64);
+        let window = window as u64;
+        let acknowledge_after = acknowledge_after as u64;
         Some(Self { mask: (1 << bits) - 1, window, acknowledge_after })
     }
 

@@ -122,8 +122,10 @@ mod tests {
             (Action::Xor(1), 2),
             (Action::Or(1), 1),
         ] {
-            let (atomic, mut word) = (Atomic::new(Type::U64, action, true).unwrap(), 1);
-            let (mut before, mut taken) = (None, 0);
+            let atomic = Atomic::new(Type::U64, action, true).unwrap();
+            let mut word = 1;
+            let mut before = None;
+            let mut taken = 0;
             loop {
                 let found = execute(&mut word, next(atomic, before));
                 taken += 1;

@@ -88,7 +88,8 @@ impl<R, M> Matcher<R, M> {
     /// An empty one, with room for that many receives, and for that many messages of each source.
     #[must_use]
     pub fn new(posted_max: usize, kept_max: usize, mutant: Mutant) -> Self {
-        let (posted, kept) = (Slots::new(posted_max), Slots::new(0));
+        let posted = Slots::new(posted_max);
+        let kept = Slots::new(0);
         Self { posted, kept, sources: Vec::new(), any: Queue::new(), next: 0, kept_max, mutant }
     }
 
@@ -110,7 +111,8 @@ impl<R, M> Matcher<R, M> {
     #[inline]
     pub fn take_posted(&mut self, source: u32, tag: u64) -> Option<R> {
         let own = self.sources.get(source as usize)?.posted.front();
-        let (own, any) = (self.fitting(own, tag), self.fitting(self.any.front(), tag));
+        let own = self.fitting(own, tag);
+        let any = self.fitting(self.any.front(), tag);
         let id = match (own, any) {
             (Some((own, _)), Some(_)) if self.mutant.is("tagged-prefers-sources") => own,
             (Some((own, early)), Some((any, late))) => {

@@ -60,7 +60,8 @@ impl Stage {
     #[inline]
     #[must_use]
     pub const fn hold(size: u64, piece: Piece) -> Option<u64> {
-        let (place, len) = (Self::place(size, piece.position), piece.len as u64);
+        let place = Self::place(size, piece.position);
+        let len = piece.len as u64;
         let is_there = len > 0 && len <= size / 2 && place + len <= size;
         if is_there && piece.position.checked_add(len.next_multiple_of(ALIGN)).is_some() {
             Some(place)

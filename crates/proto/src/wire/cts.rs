@@ -141,7 +141,8 @@ impl Cts {
         if head as u32 != number || words[7] != tail(words, number) {
             return None;
         }
-        let (at, count) = ((head >> 32 & 15) as u8, (head >> 36 & 15) as u8 + 1);
+        let at = (head >> 32 & 15) as u8;
+        let count = (head >> 36 & 15) as u8 + 1;
         let sound = head >> 40 == 0 && at == index && at < count && usize::from(count) <= RECV_BUFFERS_MAX;
         sound.then(|| Self::unchecked(words, number, index))
     }
@@ -302,7 +303,8 @@ mod tests {
                 token: Token::new(80 + draw(3) as u16, draw(6) as u16),
                 key: 0x900a_87d3_cf90_890a + draw(3),
             };
-            let (old, next) = (make(138).to_words(), 138 + MAILBOX_SLOTS as u32);
+            let old = make(138).to_words();
+            let next = 138 + MAILBOX_SLOTS as u32;
             let new = make(next).to_words();
             for arrived in 0..(1_u32 << WORDS) - 1 {
                 let mut words = old;

@@ -212,10 +212,12 @@ impl Card {
         if version != CARD {
             return Err(DialError::Version(version));
         }
-        let (rails, used) = (reader.u8()?, reader.u8()?);
+        let rails = reader.u8()?;
+        let used = reader.u8()?;
         within("rails", rails.into(), 1, RAILS_MAX)?;
         within("bytes of an address", used.into(), 1, ADDRESS_MAX)?;
-        let (process, key) = (ProcessId(reader.array()?), reader.array()?);
+        let process = ProcessId(reader.array()?);
+        let key = reader.array()?;
         let address = reader.bytes(ADDRESS_MAX)?[..usize::from(used)].to_vec();
         // Atomics of several NICs would not see each other.
         let flags = reader.u8()?;
@@ -237,7 +239,8 @@ fn write_link(out: &mut Writer, link: &[u8]) {
 
 fn write_standing(out: &mut Writer, id: u64, standing: &Standing) {
     let Standing { applied, seen, signals } = standing;
-    let (seen, signals) = (&seen[..seen.len().min(EPOCHS_MAX)], &signals[..signals.len().min(EPOCHS_MAX)]);
+    let seen = &seen[..seen.len().min(EPOCHS_MAX)];
+    let signals = &signals[..signals.len().min(EPOCHS_MAX)];
     out.u8(6).u8(WORDS).u8(seen.len() as u8).u8(signals.len() as u8).u32(*applied as u32);
     out.u64(id).u16((*applied >> 32) as u16);
     for &(epoch, count) in seen {
@@ -264,7 +267,8 @@ fn read_standing(
 fn read_lost(reader: &mut Reader<'_>, stream: Stream, count: u8) -> Result<Vec<MakeUp>, DialError> {
     within("epochs to make up for", count.into(), 1, EPOCHS_MAX)?;
     let mut one = || -> Result<MakeUp, DialError> {
-        let (epoch, count) = (reader.u16()?, reader.u32()?);
+        let epoch = reader.u16()?;
+        let count = reader.u32()?;
         within("writes to make up for", count, 1, u32::MAX as usize)?;
         Ok(MakeUp { stream, epoch, count })
     };
@@ -343,7 +347,8 @@ impl Word {
         if version != WORDS {
             return Err(DialError::Version(version.into()));
         }
-        let (number, id) = (reader.u32()?, reader.u64()?);
+        let number = reader.u32()?;
+        let id = reader.u64()?;
         let word = match kind {
             1 => {
                 let stream = stream(first)?;
@@ -356,7 +361,9 @@ impl Word {
                 within("receives", number, 2, u32::MAX as usize)?;
                 let served = reader.u64()?;
                 let mut heap = || -> Result<Heap, DialError> {
-                    let (len, key, addr) = (reader.u64()?, reader.u64()?, reader.u64()?);
+                    let len = reader.u64()?;
+                    let key = reader.u64()?;
+                    let addr = reader.u64()?;
                     Ok(Heap { len, region: Region { key, addr } })
                 };
                 let heaps = (0..first).map(|_| heap()).collect::<Result<_, _>>()?;
@@ -400,7 +407,9 @@ mod tests {
 
     fn card() -> Card {
         let fabric = ChosenFabric::new("soft", "tcp");
-        let (process, key, address) = (ProcessId([1; 16]), [2; 32], vec![3; 7]);
+        let process = ProcessId([1; 16]);
+        let key = [2; 32];
+        let address = vec![3; 7];
         Card { process, key, rails: 2, address, executes: false, fabric }
     }
 

@@ -59,7 +59,9 @@ impl Eager {
     pub(crate) fn of_kind(wanted: u32, bytes: &[u8]) -> Result<Self, EagerError> {
         let mut reader = Reader(bytes);
         let first = reader.u32()?;
-        let (number, base, tag) = (reader.u32()?, reader.u32()?, reader.u32()?);
+        let number = reader.u32()?;
+        let base = reader.u32()?;
+        let tag = reader.u32()?;
         match first >> 28 {
             kind if kind == wanted => Ok(Self { number, base, tag, len: first & LEN_MAX }),
             kind => Err(EagerError::Kind(kind as u8)),

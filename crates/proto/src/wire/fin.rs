@@ -69,7 +69,9 @@ impl Fin {
     /// [`FinError`] says what is wrong.
     pub fn from_message(bytes: &[u8]) -> Result<Self, FinError> {
         let mut reader = Reader(bytes);
-        let (kind, token, reserved) = (reader.u32()?, reader.u32()?, reader.u64()?);
+        let kind = reader.u32()?;
+        let token = reader.u32()?;
+        let reserved = reader.u64()?;
         if kind != KIND {
             return Err(FinError::Kind(kind));
         }
@@ -87,7 +89,9 @@ impl Fin {
     /// [`FinError`] says what is wrong.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, FinError> {
         let mut reader = Reader(bytes);
-        let (len, stripes, token) = (reader.u64()?, reader.u32()?, reader.u32()?);
+        let len = reader.u64()?;
+        let stripes = reader.u32()?;
+        let token = reader.u32()?;
         match u8::try_from(stripes) {
             Ok(stripes) if usize::from(stripes) <= STRIPES_MAX => {
                 Ok(Self { len, stripes, token: Token::from_bits(token) })

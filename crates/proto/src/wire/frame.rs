@@ -325,12 +325,14 @@ impl Frame {
             6 => Self::LinkDown(read_down(&mut reader)?),
             7 => {
                 let (id, link, epoch) = read_which(&mut reader)?;
-                let (mailbox, address) = (read_region(&mut reader)?, read_link(&mut reader)?);
+                let mailbox = read_region(&mut reader)?;
+                let address = read_link(&mut reader)?;
                 Self::LinkOpen(LinkOpen { id, link, epoch, mailbox, address })
             }
             8 => {
                 let (id, link, epoch) = read_which(&mut reader)?;
-                let (fins, address) = (read_region(&mut reader)?, read_link(&mut reader)?);
+                let fins = read_region(&mut reader)?;
+                let address = read_link(&mut reader)?;
                 Self::LinkResult(LinkResult { id, link, epoch, fins, address })
             }
             9 => {
@@ -350,7 +352,8 @@ fn read_hello(reader: &mut Reader<'_>) -> Result<Frame, FrameError> {
     if magic != MAGIC {
         return Err(FrameError::Magic(magic));
     }
-    let (min, max) = (reader.u16()?, reader.u16()?);
+    let min = reader.u16()?;
+    let max = reader.u16()?;
     let offer = Offer::from_bits(reader.u32()?);
     Ok(Frame::Hello { min, max, offer, process: ProcessId(reader.array()?) })
 }
@@ -385,13 +388,16 @@ fn write_which(out: &mut Writer, id: u64, link: u8, epoch: u32) {
 }
 
 fn read_which(reader: &mut Reader<'_>) -> Result<(u64, u8, u32), FrameError> {
-    let (id, link, epoch) = (reader.u64()?, reader.u32()? as u8, reader.u32()?);
+    let id = reader.u64()?;
+    let link = reader.u32()? as u8;
+    let epoch = reader.u32()?;
     if usize::from(link) < LINKS_MAX { Ok((id, link, epoch)) } else { Err(FrameError::Link(link)) }
 }
 
 fn read_down(reader: &mut Reader<'_>) -> Result<LinkDown, FrameError> {
     let (id, link, epoch) = read_which(reader)?;
-    let (flags, next) = (reader.u32()?, reader.u32()?);
+    let flags = reader.u32()?;
+    let next = reader.u32()?;
     let standing = if flags & 2 != 0 { Some(Standing::read(reader)?) } else { None };
     Ok(LinkDown { id, link, epoch, answer: flags & 1 != 0, next, standing })
 }
@@ -405,13 +411,18 @@ fn write_open(out: &mut Writer, open: &Open) {
 }
 
 fn read_open(reader: &mut Reader<'_>, mutant: Mutant) -> Result<Open, FrameError> {
-    let (conn, listen, nonce) = (reader.u64()?, reader.u64()?, reader.array()?);
+    let conn = reader.u64()?;
+    let listen = reader.u64()?;
+    let nonce = reader.array()?;
     let flags = reader.u32()?;
-    let (matched, near, links) = (flags & 1 != 0, flags & 2 != 0, (flags >> 8) as u8);
+    let matched = flags & 1 != 0;
+    let near = flags & 2 != 0;
+    let links = (flags >> 8) as u8;
     if links == 0 || usize::from(links) > LINKS_MAX {
         return Err(FrameError::Link(links));
     }
-    let (mailbox, link) = (read_region(reader)?, read_link(reader)?);
+    let mailbox = read_region(reader)?;
+    let link = read_link(reader)?;
     let share = Request::read(reader)?;
     check_link(&link, !matches!(share.mode, Mode::Join(..)), mutant)?;
     Ok(Open { conn, listen, nonce, matched, near, links, mailbox, link, share })

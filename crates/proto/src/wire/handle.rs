@@ -105,10 +105,12 @@ impl Handle {
         if used == 0 || used > ADDRESS_MAX {
             return Err(HandleError::Malformed);
         }
-        let (process, nonce) = (ProcessId(reader.array()?), reader.array()?);
+        let process = ProcessId(reader.array()?);
+        let nonce = reader.array()?;
         let p2p = reader.array::<4>()? != [0; 4];
         let [rails, near, ..] = reader.array::<4>()?;
-        let (listen, attempt) = (reader.u64()?, reader.u64()?);
+        let listen = reader.u64()?;
+        let attempt = reader.u64()?;
         let address = reader.bytes(ADDRESS_MAX)?[..used].to_vec();
         let nics = read_nics(&mut reader, rails, mutant)?;
         let fabric = ChosenFabric::from_bytes(reader.array()?).ok_or(HandleError::Malformed)?;
@@ -151,7 +153,9 @@ mod tests {
     }
 
     fn handle(nics: &[u16], address: Vec<u8>) -> Handle {
-        let (process, nonce, nics) = (ProcessId([1; 16]), [2; 16], Nics::new(nics).unwrap());
+        let process = ProcessId([1; 16]);
+        let nonce = [2; 16];
+        let nics = Nics::new(nics).unwrap();
         let fabric = ChosenFabric::new("ofi", "efa");
         Handle { process, nonce, nics, listen: 3, address, attempt: 4, p2p: false, near: true, fabric }
     }

@@ -60,8 +60,12 @@ impl Introduction {
     }
 
     fn read(input: &mut Reader<'_>) -> Result<Result<Self, IntroductionError>, Short> {
-        let (magic, version, reserved) = (input.array()?, input.u16()?, input.u16()?);
-        let (rank, more, proof) = (input.u32()?, input.u32()?, input.array()?);
+        let magic = input.array()?;
+        let version = input.u16()?;
+        let reserved = input.u16()?;
+        let rank = input.u32()?;
+        let more = input.u32()?;
+        let proof = input.array()?;
         Ok(if magic != MAGIC {
             Err(IntroductionError::Foreign)
         } else if version != VERSION {

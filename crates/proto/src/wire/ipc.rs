@@ -314,7 +314,9 @@ impl Message {
     /// [`IpcError`] says what is wrong.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, IpcError> {
         let mut reader = Reader(bytes);
-        let (kind, version, count) = (reader.u8()?, reader.u8()?, reader.u16()?);
+        let kind = reader.u8()?;
+        let version = reader.u8()?;
+        let count = reader.u16()?;
         if version != VERSION {
             return Err(IpcError::Version(version));
         }
@@ -326,7 +328,8 @@ impl Message {
             1 => Self::Announce(read_announce(&mut reader, count)?),
             2 => Self::Refer { operation: reader.u64()?, reference: Reference::read(&mut reader)? },
             3 => {
-                let (operation, outcome) = (reader.u64()?, Outcome::of_code(reader.u8()?)?);
+                let operation = reader.u64()?;
+                let outcome = Outcome::of_code(reader.u8()?)?;
                 zero(&reader.array::<7>()?)?;
                 Self::Done { operation, outcome }
             }
@@ -353,8 +356,12 @@ fn write_names(out: &mut Writer, kind: u8, names: &Names) {
 }
 
 fn read_announce(reader: &mut Reader<'_>, count: u16) -> Result<Announce, IpcError> {
-    let (name, span, device) = (Name::read(reader)?, span(reader)?, reader.u32()?);
-    let (kind, flags, reserved) = (reader.u8()?, reader.u8()?, reader.u16()?);
+    let name = Name::read(reader)?;
+    let span = span(reader)?;
+    let device = reader.u32()?;
+    let kind = reader.u8()?;
+    let flags = reader.u8()?;
+    let reserved = reader.u16()?;
     if flags > 1 || reserved != 0 {
         return Err(IpcError::Reserved);
     }
@@ -364,7 +371,9 @@ fn read_announce(reader: &mut Reader<'_>, count: u16) -> Result<Announce, IpcErr
 }
 
 fn read_hello(reader: &mut Reader<'_>) -> Result<Hello, IpcError> {
-    let (magic, process, operations) = (reader.u64()?, reader.array()?, reader.u32()?);
+    let magic = reader.u64()?;
+    let process = reader.array()?;
+    let operations = reader.u32()?;
     zero(&reader.array::<4>()?)?;
     if magic == MAGIC && operations > 0 { Ok(Hello { process, operations }) } else { Err(IpcError::Hello) }
 }
@@ -386,7 +395,8 @@ fn read_names(reader: &mut Reader<'_>, count: u16) -> Result<Names, IpcError> {
 }
 
 fn span(reader: &mut Reader<'_>) -> Result<Span, IpcError> {
-    let (start, len) = (reader.u64()?, reader.u64()?);
+    let start = reader.u64()?;
+    let len = reader.u64()?;
     Span::new(start, len).ok_or(IpcError::Span { start, len })
 }
 

@@ -85,7 +85,8 @@ mod tests {
     #[test]
     fn alone_each_receive_lies_where_its_number_says() {
         for lines in [Lines::One, Lines::Two] {
-            let (layout, mut number) = (Layout::alone(lines), u32::MAX - 200);
+            let layout = Layout::alone(lines);
+            let mut number = u32::MAX - 200;
             let mut first = layout.begin(number);
             for count in (1..=RECV_BUFFERS_MAX).cycle().take(500) {
                 for index in 0..count {
@@ -101,7 +102,8 @@ mod tests {
         for lines in [Lines::One, Lines::Two] {
             let layout = Layout::member(lines);
             assert_eq!(layout.records() as usize * lines.record_bytes(), MEMBER_MAILBOX_BYTES);
-            let (mut first, mut at) = (layout.begin(1), lines.record_bytes());
+            let mut first = layout.begin(1);
+            let mut at = lines.record_bytes();
             for count in (1..=RECV_BUFFERS_MAX).cycle().take(500) {
                 for index in 0..count {
                     assert_eq!(layout.offset(first, index), (at % MEMBER_MAILBOX_BYTES) as u64);

@@ -37,7 +37,8 @@ impl MemberId {
     #[inline]
     #[must_use]
     pub const fn from_bits(bits: u32) -> Option<Self> {
-        let (slot, generation) = (bits & Self::SLOTS_MAX as u32, bits >> Self::SLOT_BITS);
+        let slot = bits & Self::SLOTS_MAX as u32;
+        let generation = bits >> Self::SLOT_BITS;
         if generation == 0 || generation > Self::GENERATIONS || slot == Self::SLOTS_MAX as u32 {
             return None;
         }

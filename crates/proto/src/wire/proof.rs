@@ -47,7 +47,9 @@ mod tests {
 
     #[test]
     fn who_is_wired_to_whom_is_in_it() {
-        let (a, b, c): (&[u8], &[u8], &[u8]) = (b"aaaa", b"bbbb", b"cccc");
+        let a: &[u8] = b"aaaa";
+        let b: &[u8] = b"bbbb";
+        let c: &[u8] = b"cccc";
         let proofs = [
             Proof::of([(a, b)]),
             Proof::of([(b, a)]),

@@ -164,7 +164,8 @@ impl Request {
     pub fn read(reader: &mut Reader<'_>) -> Result<Self, ShareError> {
         let kind = kind(reader)?;
         let turn = reader.u32()?;
-        let (epoch, proof) = (reader.u64()?, reader.u64()?);
+        let epoch = reader.u64()?;
+        let proof = reader.u64()?;
         let mode = match kind {
             0 => zero(epoch | proof).map(|()| Mode::Alone)?,
             1 => zero(proof).and_then(|()| Ok(Mode::Create(named(epoch)?)))?,
@@ -204,8 +205,10 @@ impl Answer {
     pub fn read(reader: &mut Reader<'_>) -> Result<Self, ShareError> {
         let kind = kind(reader)?;
         let turn = reader.u32()?;
-        let (member, reserved) = (reader.u32()?, reader.u32()?);
-        let (epoch, proof) = (reader.u64()?, reader.u64()?);
+        let member = reader.u32()?;
+        let reserved = reader.u32()?;
+        let epoch = reader.u64()?;
+        let proof = reader.u64()?;
         zero(reserved.into())?;
         let bare = |given| zero(u64::from(member) | epoch | proof).map(|()| given);
         let given = match kind {

@@ -97,7 +97,8 @@ impl Standing {
 
     /// Reads one.
     pub(crate) fn read(reader: &mut Reader<'_>) -> Result<Self, StandingError> {
-        let (next, frontier) = (reader.u32()?, reader.u32()?);
+        let next = reader.u32()?;
+        let frontier = reader.u32()?;
         let ahead = u128::from(reader.u64()?) | u128::from(reader.u64()?) << 64;
         let count = reader.u16()?;
         if usize::from(count) > TOKENS_MAX {
@@ -105,7 +106,8 @@ impl Standing {
         }
         let mut waiting = Vec::with_capacity(usize::from(count));
         for _ in 0..count {
-            let (bits, stripes) = (reader.u32()?, reader.u16()?);
+            let bits = reader.u32()?;
+            let stripes = reader.u16()?;
             waiting.push(Waiting { token: Token::from_bits(bits), stripes, fin: bits >> 24 & 1 == 1 });
         }
         Ok(Self { next, frontier, ahead, waiting })
@@ -127,7 +129,8 @@ mod tests {
 
     #[test]
     fn a_buffer_that_is_not_listed_is_full_unless_it_is_newer() {
-        let (known, other) = (Token::new(3, 4), Token::new(4, 4));
+        let known = Token::new(3, 4);
+        let other = Token::new(4, 4);
         let waiting = vec![Waiting { token: known, stripes: 0b100, fin: true }];
         let standing = Standing { next: 1, waiting, ..Standing::default() };
         let has = |receive, token, part| standing.has(receive, token, part);

@@ -275,7 +275,8 @@ impl Head {
         if half(8) != VERSION {
             return Err(StatusError::Version(half(8)));
         }
-        let (rows, used) = (half(20), word(24));
+        let rows = half(20);
+        let used = word(24);
         let sizes = half(12) as usize == HEAD_BYTES && half(16) as usize == ROW_BYTES;
         if !sizes || rows == 0 || rows as usize > ROWS_MAX || used > u64::from(rows) {
             return Err(StatusError::Sizes(half(12), half(16), rows, used));
@@ -396,17 +397,15 @@ impl Comm {
     /// Words 0 to 15 of the row, with that sequence number.
     #[must_use]
     pub fn to_words(&self, sequence: u64) -> [u64; row::COUNTS] {
-        let (state, direction) = (
-            match self.state {
-                State::Open => 1,
-                State::Failed => 2,
-                State::Closed => 3,
-            },
-            match self.direction {
-                Direction::Send => 1,
-                Direction::Recv => 2,
-            },
-        );
+        let state = match self.state {
+            State::Open => 1,
+            State::Failed => 2,
+            State::Closed => 3,
+        };
+        let direction = match self.direction {
+            Direction::Send => 1,
+            Direction::Recv => 2,
+        };
         let fault = u64::from(self.fault.map_or(0, Fault::code));
         let mut words = [0; row::COUNTS];
         words[row::SEQUENCE] = sequence;

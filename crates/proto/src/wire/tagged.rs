@@ -410,7 +410,8 @@ mod tests {
     }
 
     fn answers() -> [Answer; 5] {
-        let (request, receive) = (id(1, 2), id(3, 4));
+        let request = id(1, 2);
+        let receive = id(3, 4);
         [
             Answer::Clear { request, receive, len: 5, unmapped: true },
             Answer::Clear { request, receive, len: u64::MAX, unmapped: false },

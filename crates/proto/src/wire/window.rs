@@ -136,7 +136,8 @@ impl Card {
     /// [`WindowError`] says what is wrong.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, WindowError> {
         let mut reader = Reader(bytes);
-        let (kind, len) = (kind(&mut reader)?, reader.u64()?);
+        let kind = kind(&mut reader)?;
+        let len = reader.u64()?;
         let reference = reader.array::<REFERENCE_BYTES>()?;
         end(reader)?;
         let part = match kind {
@@ -184,8 +185,10 @@ impl Access {
             2 => Deed::Get,
             other => return Err(WindowError::Kind(other)),
         };
-        let (window, number) = (reader.u64()?, reader.u64()?);
-        let (at, len) = (reader.u64()?, reader.u64()?);
+        let window = reader.u64()?;
+        let number = reader.u64()?;
+        let at = reader.u64()?;
+        let len = reader.u64()?;
         let rows = Rows::of_words([reader.u64()?, reader.u64()?]).ok_or(WindowError::Rows)?;
         end(reader)?;
         if len == 0 {

@@ -77,7 +77,8 @@ impl Span {
     fn new(at: usize, stride: isize, how: Apart) -> Result<Self> {
         let steps = elements(elements(how.count - 1, stride.unsigned_abs())?, how.element)?;
         let back = if stride < 0 && !crate::planted("shmem-strides-go-on") { steps } else { 0 };
-        let (low, len) = (at.checked_sub(back), steps.checked_add(how.element));
+        let low = at.checked_sub(back);
+        let len = steps.checked_add(how.element);
         match (low, len.filter(|len| isize::try_from(*len).is_ok())) {
             (Some(low), Some(len)) => Ok(Self { low, len, first: back as i64 }),
             _ => Err(too_many()),
@@ -116,7 +117,8 @@ fn iput(call: &str, ctx: usize, dest: *mut c_void, source: *const c_void, (how, 
         if how.count == 0 {
             return Ok(());
         }
-        let (there, here) = (Span::new(dest.addr(), how.dst, how)?, Span::new(source.addr(), how.sst, how)?);
+        let there = Span::new(dest.addr(), how.dst, how)?;
+        let here = Span::new(source.addr(), how.sst, how)?;
         let to = world.place(there.low, there.len)?.plus(there.first);
         world.put_strided(on.lane, pe, to, &here.here(source)?, how.with((how.dst, how.sst), here.first))
     });
@@ -129,7 +131,8 @@ fn iget(call: &str, ctx: usize, dest: *mut c_void, source: *const c_void, (how, 
         if how.count == 0 {
             return Ok(());
         }
-        let (there, here) = (Span::new(source.addr(), how.sst, how)?, Span::new(dest.addr(), how.dst, how)?);
+        let there = Span::new(source.addr(), how.sst, how)?;
+        let here = Span::new(dest.addr(), how.dst, how)?;
         let from = world.place(there.low, there.len)?.plus(there.first);
         world.get_strided(on.lane, pe, from, &here.here(dest)?, how.with((how.sst, how.dst), here.first))
     });

@@ -9,7 +9,8 @@ pub(crate) const TAKE_A_VALUE: [&str; 7] =
 
 /// The arguments of `oshrun` as `trunkline run` takes them: before the program's name, `-np` is `-n`.
 pub(crate) fn of_launcher(arguments: Vec<OsString>) -> Vec<OsString> {
-    let (mut options, mut is_value) = (true, false);
+    let mut options = true;
+    let mut is_value = false;
     let translated = |argument: OsString| {
         if !options || std::mem::take(&mut is_value) {
             return argument;

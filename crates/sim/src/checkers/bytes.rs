@@ -35,7 +35,8 @@ impl Room {
                 "{what}: byte {at} of {size} is {found:#04x}, sent was {wanted:#04x}"
             )));
         }
-        let (all, background) = (self.len + GUARD, self.background);
+        let all = self.len + GUARD;
+        let background = self.background;
         if let Some((at, found, _)) =
             pattern::mismatch_after(&self.memory, self.offset, size, all, background)
         {
@@ -48,7 +49,8 @@ impl Room {
 
     /// Nothing was written behind the room, whatever became of the message.
     pub(crate) fn check_guard(&self, what: &str) -> Check {
-        let (all, background) = (self.len + GUARD, self.background);
+        let all = self.len + GUARD;
+        let background = self.background;
         match pattern::mismatch_after(&self.memory, self.offset, self.len, all, background) {
             None => Ok(()),
             Some((at, found, _)) => {

@@ -64,7 +64,8 @@ impl Groups {
 
 /// Links that a process needs, and whether it needs all of them.
 fn links_of(process: Pid, comms: &[CommPlan], sharing: &[SharingParams]) -> (usize, bool) {
-    let (mut most, mut exact) = (0, true);
+    let mut most = 0;
+    let mut exact = true;
     let key = |comm: &CommPlan| (comm.from, comm.to, comm.from_nics.clone(), comm.to_nics.clone());
     for (at, comm) in comms.iter().enumerate() {
         let earlier = comms[..at].iter().filter(|other| key(other) == key(comm)).count();

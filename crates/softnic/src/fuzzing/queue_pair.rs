@@ -142,8 +142,10 @@ impl World {
         };
         let mut ends = [End::new(a)?, End::new(b.ok()?)?];
         let [a, b] = &mut ends;
-        let (at_a, at_b) = (a.rail.create().ok()?, b.rail.create().ok()?);
-        let (mut to_a, mut to_b) = (a.rail.address(at_a).ok()?, b.rail.address(at_b).ok()?);
+        let at_a = a.rail.create().ok()?;
+        let at_b = b.rail.create().ok()?;
+        let mut to_a = a.rail.address(at_a).ok()?;
+        let mut to_b = b.rail.address(at_b).ok()?;
         let mut relays = Vec::new();
         if how % 4 == 2 {
             relays = vec![WireRelay::new(&mut to_a.bytes)?, WireRelay::new(&mut to_b.bytes)?];
@@ -251,7 +253,8 @@ impl World {
         if !self.may_change(at) {
             return;
         }
-        let (len, fill) = (len.min(LEN / 2 - 1), (self.next_id % 200) as u8);
+        let len = len.min(LEN / 2 - 1);
+        let fill = (self.next_id % 200) as u8;
         let bytes = self.ends[at].fill(len, fill);
         if (inline && len as u64 > INLINE) || (!inline && self.is_unmet()) {
             return;
@@ -272,7 +275,8 @@ impl World {
     }
 
     fn read(&mut self, at: usize, offset: u64, len: u64) {
-        let (from, into) = (self.ends[1 - at].remote(offset), self.ends[at].room(len, 1));
+        let from = self.ends[1 - at].remote(offset);
+        let into = self.ends[at].room(len, 1);
         let bytes = self.ends[1 - at].model[offset as usize..][..len as usize].to_vec();
         self.post(at, Op::Read { into, from }, Effect::Read(into.offset, bytes));
     }
@@ -295,7 +299,8 @@ impl World {
         if !self.may_change(at) {
             return;
         }
-        let (place, old) = (self.ends[1 - at].remote(offset), self.ends[at].room(8, 1));
+        let place = self.ends[1 - at].remote(offset);
+        let old = self.ends[at].room(8, 1);
         let was = self.ends[1 - at].word(offset);
         let (expect, with) = swap.unwrap_or_default();
         let op = match add {
@@ -397,7 +402,8 @@ impl World {
         for polls in 0.. {
             [0, 1].into_iter().for_each(|at| self.poll(at));
             let waits = |at: usize| {
-                let (end, other) = (&self.ends[at], &self.ends[1 - at]);
+                let end = &self.ends[at];
+                let other = &self.ends[1 - at];
                 // Receives that no send has met, and sends that no receive has met, stay.
                 let unmet = end.receives.len() + end.matched.receives.len() + other.matched.coming.len();
                 end.link.is_some() && end.posted.len() > unmet
@@ -634,8 +640,13 @@ mod tests {
 
     #[test]
     fn receives_behind_an_unmet_send_are_taken_back() {
-        let (send, receive, settle, matched) = (0, 1, 8, 15);
-        let (to_send, to_receive, back) = (0, 1, 2);
+        let send = 0;
+        let receive = 1;
+        let settle = 8;
+        let matched = 15;
+        let to_send = 0;
+        let to_receive = 1;
+        let back = 2;
         // The number of a key is above the kind of action.
         let key = |number: u8, kind: u8| number << 2 | kind;
         for len in [64, 9] {

@@ -3,8 +3,17 @@
 use trunkline_proto::fuzzing::{variants, write_script};
 
 pub(super) fn action_seeds() -> Vec<Vec<u8>> {
-    let (send, receive, write, read, add, swap, poll, scribble, slot, fail, destroy) =
-        (0, 1, 2, 4, 5, 6, 7, 9, 10, 13, 14);
+    let send = 0;
+    let receive = 1;
+    let write = 2;
+    let read = 4;
+    let add = 5;
+    let swap = 6;
+    let poll = 7;
+    let scribble = 9;
+    let slot = 10;
+    let fail = 13;
+    let destroy = 14;
     let honest: Vec<[u8; 4]> = vec![
         [receive, 1, 8, 0],
         [receive, 1, 64, 0],
@@ -52,8 +61,11 @@ pub(super) fn action_seeds() -> Vec<Vec<u8>> {
         [poll, 1, 0, 0],
         [destroy, 1, 0, 0],
     ];
-    let (more, altered) = (15, [[15, 0, 7, 1], [15, 1, 3, 128], [15, 0, 131, 255]]);
-    let (to_send, to_receive, back) = (0, 1, 2);
+    let more = 15;
+    let altered = [[15, 0, 7, 1], [15, 1, 3, 128], [15, 0, 131, 255]];
+    let to_send = 0;
+    let to_receive = 1;
+    let back = 2;
     // The number of a key is above those three.
     let key = |number: u8, what: u8| number << 2 | what;
     let matched: Vec<[u8; 4]> = vec![

@@ -324,7 +324,8 @@ mod tests {
 
     #[test]
     fn who_says_the_token_gets_to_its_link_however_slowly() {
-        let (door, token) = (door(), [7; 16]);
+        let door = door();
+        let token = [7; 16];
         door.expect(token);
         let mut dialled = TcpStream::connect(door.address()).unwrap();
         for byte in hello(&token) {
@@ -340,7 +341,8 @@ mod tests {
 
     #[test]
     fn who_comes_before_its_link_waits_for_it() {
-        let (door, token) = (door(), [8; 16]);
+        let door = door();
+        let token = [8; 16];
         let mut early = TcpStream::connect(door.address()).unwrap();
         early.write_all(&hello(&token)).unwrap();
         assert!(fetch(&door, &[9; 16]).is_none(), "not for this one");
@@ -350,7 +352,8 @@ mod tests {
 
     #[test]
     fn strangers_are_turned_away_and_use_nothing_up() {
-        let (door, token) = (door(), [1; 16]);
+        let door = door();
+        let token = [1; 16];
         door.expect(token);
         let mut garbled = TcpStream::connect(door.address()).unwrap();
         garbled.write_all(&[0x55; HELLO]).unwrap();
@@ -373,7 +376,8 @@ mod tests {
 
     #[test]
     fn silent_strangers_keep_no_link_out() {
-        let (door, token) = (door(), [4; 16]);
+        let door = door();
+        let token = [4; 16];
         door.expect(token);
         let connect = || TcpStream::connect(door.address()).unwrap();
         let silent: Vec<_> = (0..STRANGERS_MAX + 9).map(|_| connect()).collect();
@@ -387,7 +391,8 @@ mod tests {
 
     #[test]
     fn who_dials_a_link_that_has_ended_hears_so() {
-        let (door, token) = (door(), [3; 16]);
+        let door = door();
+        let token = [3; 16];
         door.expect(token);
         door.forget(token);
         let mut late = TcpStream::connect(door.address()).unwrap();
@@ -407,7 +412,8 @@ mod tests {
 
     #[test]
     fn of_two_for_one_link_the_first_is_taken() {
-        let (door, token) = (door(), [2; 16]);
+        let door = door();
+        let token = [2; 16];
         door.expect(token);
         let mut first = TcpStream::connect(door.address()).unwrap();
         first.write_all(&hello(&token)).unwrap();

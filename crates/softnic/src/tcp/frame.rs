@@ -64,7 +64,8 @@ impl Frame {
             eight.copy_from_slice(&bytes[8 * index..8 * (index + 1)]);
             u64::from_le_bytes(eight)
         };
-        let (executed, posted) = (word(RECORD_WORDS), word(RECORD_WORDS + 1));
+        let executed = word(RECORD_WORDS);
+        let posted = word(RECORD_WORDS + 1);
         // The last word of a descriptor means something only on the wire inside a process.
         let mut words = [0; WORDS];
         words[1..=RECORD_WORDS].iter_mut().enumerate().for_each(|(index, to)| *to = word(index));

@@ -102,7 +102,8 @@ mod tests {
 
     /// Whether two looks, half a second apart and with nothing heard between them, find it dead.
     fn is_dead(health: Health) -> bool {
-        let (mut watch, now) = (Watch::new(LIMIT), Instant::now());
+        let mut watch = Watch::new(LIMIT);
+        let now = Instant::now();
         let later = Health { quiet: health.quiet + Duration::from_millis(500), ..health };
         let first = watch.is_dead(&health, now);
         assert!(!first || health.phase == Phase::Gone, "at once");
@@ -129,7 +130,8 @@ mod tests {
 
     #[test]
     fn an_answer_between_two_looks_clears_it() {
-        let (mut watch, now) = (Watch::new(LIMIT), Instant::now());
+        let mut watch = Watch::new(LIMIT);
+        let now = Instant::now();
         let second = Duration::from_secs(1);
         assert!(!watch.is_dead(&health(2, 0, 2, 3500), now));
         // Looked at so late that there was an answer, and silence again.

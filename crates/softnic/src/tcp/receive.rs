@@ -46,7 +46,8 @@ fn rest(record: &Record, len: u64) -> Option<Record> {
 /// whole, as somebody may look at it meanwhile. Of a long one all: a part of a word that is kept back would have what follows come through
 /// the buffer, too.
 fn takes(env: &Env<'_>, stream: &Stream, record: &Record) -> u64 {
-    let (come, left) = (stream.inbox().len() as u64, record.payload.len());
+    let come = stream.inbox().len() as u64;
+    let left = record.payload.len();
     let Verb::Write { key, addr } = record.verb else { return come.min(left) };
     let is_long = left > DIRECT && !stream.bugs.hoards.is_on();
     if come >= left || is_long || stream.bugs.tears.is_on() {
@@ -96,7 +97,8 @@ impl Qp {
         stream: &mut Stream,
         sink: &mut Sink<'_>,
     ) -> Result<(), Refusal> {
-        let (mut frames, mut bytes) = (0, 0);
+        let mut frames = 0;
+        let mut bytes = 0;
         stream.inc.quiet = false;
         while !sink.is_full() && frames < FRAMES && bytes < BYTES {
             if let Some(record) = stream.inc.current {
@@ -258,7 +260,9 @@ impl Qp {
     /// Sees how far the peer is, and whether it is still there.
     fn complete_stream(&mut self, env: &Env<'_>, sink: &mut Sink<'_>) {
         let Some(stream) = &self.stream else { return };
-        let (executed, idle, ended) = (stream.acked(), stream.is_idle(), stream.inc.ended);
+        let executed = stream.acked();
+        let idle = stream.is_idle();
+        let ended = stream.inc.ended;
         if let Some((code, at)) = stream.inc.nak {
             return self.fail_with(Nak::status(code), false, Some(at));
         }

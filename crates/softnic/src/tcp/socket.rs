@@ -238,7 +238,8 @@ mod tests {
         let dialled = Socket::dial(listener.local_addr().unwrap(), Some([127, 0, 0, 2].into())).unwrap();
         let from = rustix::net::getsockname(&dialled.0).ok().and_then(ip_of);
         assert_eq!(from, Some(IpAddr::from([127, 0, 0, 2])));
-        let (mut value, mut len) = (0, size_of::<i32>() as libc::socklen_t);
+        let mut value = 0;
+        let mut len = size_of::<i32>() as libc::socklen_t;
         // SAFETY: fills at most four bytes of an int of ours.
         let code = unsafe {
             libc::getsockopt(

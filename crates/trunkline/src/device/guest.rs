@@ -74,7 +74,8 @@ impl Window {
         for _ in lanes {
             descriptors.push(watched.try_clone().map_err(failed)?);
         }
-        let (keys, numbers) = (try_vec(self.part.keys.len())?, try_vec(lanes.len())?);
+        let keys = try_vec(self.part.keys.len())?;
+        let numbers = try_vec(lanes.len())?;
         if !lent.take(channel) {
             return Err(DeviceError::Lent { channel });
         }
@@ -84,9 +85,11 @@ impl Window {
             }
             executor.file().map(Shared::found)
         });
-        let (queues, part) = (queues.ok_or(DeviceError::NotForProcesses)?, lent.file.found());
+        let queues = queues.ok_or(DeviceError::NotForProcesses)?;
+        let part = lent.file.found();
         let OwnPart { layout, rank, .. } = &self.part;
-        let (mut keys, mut numbers) = (keys, numbers);
+        let mut keys = keys;
+        let mut numbers = numbers;
         keys.extend(self.part.keys.iter().map(|key| key.bits()));
         numbers.extend(lanes.iter().map(|queue| queue.shape().number()));
         Ok(GuestCard(wire::GuestCard {
@@ -177,9 +180,11 @@ impl GuestWindow {
         let host = process(card.pid).map_err(failed)?;
         let map =
             |file: &GuestFile| Found { pid: card.pid, fd: file.fd, inode: file.inode, len: file.len }.map();
-        let (queues, memory) = (map(&card.queues)?, map(&card.part)?);
+        let queues = map(&card.queues)?;
+        let memory = map(&card.part)?;
         let guest = Guest::open(&queues, Some(host), planted())?;
-        let (mut lanes, mut keys) = (try_vec(card.numbers.len())?, try_vec(card.keys.len())?);
+        let mut lanes = try_vec(card.numbers.len())?;
+        let mut keys = try_vec(card.keys.len())?;
         for number in &card.numbers {
             lanes.push(guest.queue(*number)?);
         }

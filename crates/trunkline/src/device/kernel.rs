@@ -270,7 +270,8 @@ impl<'w> Kernel<'w> {
         with: With,
     ) -> Result<Posted, KernelError> {
         self.in_data(to, len)?;
-        let (lane, target) = (self.next_lane(), self.remote(rank, to)?);
+        let lane = self.next_lane();
+        let target = self.remote(rank, to)?;
         let write = |offset: u64, len| {
             let from = Local { addr: from.addr + offset, ..from };
             let to = Remote { addr: target.addr + offset, ..target };
@@ -304,8 +305,10 @@ impl<'w> Kernel<'w> {
     pub fn get(&self, rank: usize, from: u64, into: u64, len: u64) -> Result<Posted, KernelError> {
         self.in_data(from, len)?;
         self.in_data(into, len)?;
-        let (lane, own) = (self.next_lane(), self.remote(self.rank(), into)?);
-        let (from, into) = (self.remote(rank, from)?, Local { addr: into, key: own.key });
+        let lane = self.next_lane();
+        let own = self.remote(self.rank(), into)?;
+        let from = self.remote(rank, from)?;
+        let into = Local { addr: into, key: own.key };
         let mut done = 0;
         loop {
             let piece = (len - done).min(LENGTH_MAX);
@@ -351,7 +354,8 @@ impl<'w> Kernel<'w> {
     }
 
     pub(super) fn wait_slot(&self, slot: Slot, value: u64) -> Result<u64, KernelError> {
-        let (until, words) = (Condition::AtLeast(value), &self.part.words);
+        let until = Condition::AtLeast(value);
+        let words = &self.part.words;
         let none = KernelError::None { what: "lane", id: 0 };
         let first = self.lanes.first().ok_or(none)?;
         Ok(slot.wait_unless_aborted(words, until, first, &mut self.patience(), self.mutant)?)
@@ -359,7 +363,8 @@ impl<'w> Kernel<'w> {
 
     fn signal_slot(&self, by: usize, id: u32) -> Result<Slot, KernelError> {
         let layout = &self.part.layout;
-        let (slot, base) = (layout.signal(by as u32, id), layout.signal_base(by as u32, id));
+        let slot = layout.signal(by as u32, id);
+        let base = layout.signal_base(by as u32, id);
         let (slot, base) = slot.zip(base).ok_or(KernelError::None { what: "signal", id })?;
         Ok(Slot::poisoned(slot).based(base))
     }
@@ -445,7 +450,8 @@ impl<'w> Kernel<'w> {
 
         use trunkline_device_queue::Memory as _;
         let none = KernelError::None { what: "barrier", id };
-        let (layout, words) = (&self.part.layout, &self.part.words);
+        let layout = &self.part.layout;
+        let words = &self.part.words;
         self.flush()?;
         let epoch = layout.epoch(id).ok_or(none)?;
         let again = self.mutant.is("dev-barriers-begin-anew");

@@ -131,7 +131,8 @@ struct PartExtent {
 
 impl PartExtent {
     fn new(layout: &WindowLayout) -> Self {
-        let (ranks, words) = (layout.shape().ranks, layout.words());
+        let ranks = layout.shape().ranks;
+        let words = layout.words();
         let boxes = layout.bytes().next_multiple_of(LINE_BYTES).max(LINE_BYTES);
         let end = boxes + Part::boxes_bytes(ranks.into());
         let rooms = PostRooms::new(end, ranks, layout.bytes());
@@ -169,7 +170,8 @@ impl Devices {
         }
         let card = prepared.as_ref().map_or([0; CARD_WORDS], |prepared| prepared.card.to_words());
         let cards = gather(world, &report_of(&prepared), &card);
-        let (prepared, cards) = (prepared?, cards?);
+        let prepared = prepared?;
+        let cards = cards?;
         let made = making.meet(world, &config, prepared, &cards);
         // Nobody is written to before he has all he needs.
         let agreed = gather(world, &report_of(&made), &[0; CARD_WORDS]);
@@ -225,7 +227,8 @@ impl Making<'_> {
     ) -> Result<Prepared, DeviceError> {
         let ReachedData { region, heap, needs_flush } = data;
         self.record.heap = Some(heap);
-        let (inner, first) = (&self.devices.inner, extent.words);
+        let inner = &self.devices.inner;
+        let first = extent.words;
         let len = usize::try_from(extent.lengths.words).map_err(|_| DeviceError::Regions)?;
         let place =
             PartPlace::Reached { region, words: gpu.device.pinned(len)?, first, mover: gpu.device.mover()? };
@@ -253,17 +256,21 @@ impl Making<'_> {
     ) -> Result<Made, DeviceError> {
         let Prepared { layout, place, lent, extent, card: own } = prepared;
         let inner = &self.devices.inner;
-        let (memory, me) = (place.memory().clone(), world.rank());
+        let memory = place.memory().clone();
+        let me = world.rank();
         let first = own.words.map_or(0, |_| extent.words);
-        let (mut keys, mut peers) = (try_vec(cards.len())?, try_vec(cards.len())?);
-        let (mut flushed, mut needs_flush) = (try_vec(cards.len())?, false);
+        let mut keys = try_vec(cards.len())?;
+        let mut peers = try_vec(cards.len())?;
+        let mut flushed = try_vec(cards.len())?;
+        let mut needs_flush = false;
         for (rank, words) in cards.iter().enumerate() {
             if words[..CONFIG_WORDS] != config.words() {
                 return Err(DeviceError::Differ { rank });
             }
             let card = WindowCard::from_words(words, extent.lengths, planted());
             let card = card.map_err(|source| DeviceError::Told { rank, source })?;
-            let (key, member) = (Key::from_bits(card.key), rank as Member);
+            let key = Key::from_bits(card.key);
+            let member = rank as Member;
             let slots = slots_of(&layout, member, first)?;
             keys.push(key);
             if rank != me {
@@ -315,10 +322,12 @@ impl Making<'_> {
         place: PartPlace,
         (keys, rank): (&[Key], usize),
     ) -> Result<(ChannelLanes, Option<OnGpu>), DeviceError> {
-        let (inner, record) = (&self.devices.inner, &mut self.record);
+        let inner = &self.devices.inner;
+        let record = &mut self.record;
         let queues = &inner.queues;
-        let (depth, channels, lanes) =
-            (config.depth.next_power_of_two().max(2), config.channels.max(1), config.lanes.max(1));
+        let depth = config.depth.next_power_of_two().max(2);
+        let channels = config.channels.max(1);
+        let lanes = config.lanes.max(1);
         if let Some(gpu) = &inner.gpu {
             // Blocks of kernels have the words of their channels in tables of the window, and not those of the lanes.
             let lanes = Lanes::new(&gpu.device, queues, (channels * layout.shape().lanes, depth, 0), 1)?;

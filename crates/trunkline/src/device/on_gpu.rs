@@ -145,7 +145,8 @@ impl OnGpu {
         lanes: Lanes,
         (keys, rank): (&[Key], usize),
     ) -> Result<Self, DeviceError> {
-        let (device, shape) = (&gpu.device, *layout.shape());
+        let device = &gpu.device;
+        let shape = *layout.shape();
         let (region, pinned, first) = match place {
             PartPlace::Host(_) => return Err(DeviceError::OnHost),
             PartPlace::Pinned(pinned) => (None, pinned, None),

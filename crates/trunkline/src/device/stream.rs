@@ -78,7 +78,8 @@ impl Kernel<'_> {
     /// # Errors
     /// [`KernelError`].
     pub fn forward(&self, from: usize, to: usize, into: &mut [u8]) -> Result<(), KernelError> {
-        let (up, down) = (self.stream(from)?, self.stream(to)?);
+        let up = self.stream(from)?;
+        let down = self.stream(to)?;
         for chunk in into.chunks_mut(self.chunk()) {
             let nth = self.wait_chunk(up, chunk.len())?;
             let _ = self.part.memory.read(up.room_in(nth), chunk);

@@ -197,7 +197,8 @@ impl DeviceTables {
         let peers = Arc::new(try_collect(window.part.keys.iter().enumerate().map(peer))?);
         let page = window.bells();
         let view = |queue: &Queue<Words>| {
-            let (at, bells) = (queue.words().memory().addr() as u64, page.words().memory().addr() as u64);
+            let at = queue.words().memory().addr() as u64;
+            let bells = page.words().memory().addr() as u64;
             View::new(queue.shape(), at, page.bells(), bells, None)
         };
         // All of them are made for threads of the host.

@@ -278,7 +278,8 @@ impl Window {
         for queue in lanes {
             let ready = queue.words().load(at::READY, std::sync::atomic::Ordering::Acquire);
             if is_before(0, ready) {
-                let (number, epoch) = (queue.shape().number(), queue.shape().epoch());
+                let number = queue.shape().number();
+                let epoch = queue.shape().epoch();
                 let last = Ticket { queue: number, epoch, index: ready.wrapping_sub(1) };
                 queue.wait(last, &mut Patience::endless()).map_err(DeviceError::Earlier)?;
             }
@@ -380,7 +381,8 @@ impl Window {
     /// [`DeviceError::Unsettled`] if something was still under way then at any rank: the window's memory stays registered at all of them until the world ends, as
     /// a network may still read or write it. As [`World::barrier`], [`DeviceError::Engine`].
     pub fn free(self, world: &World) -> Result<(), DeviceError> {
-        let (queues, record) = (&self.inner.queues, &self.record);
+        let queues = &self.inner.queues;
+        let record = &self.record;
         let limit = if planted().is("window-ends-at-once") { Duration::ZERO } else { SETTLE_MAX };
         let is_settled = queues.finish(&record.numbers, limit, END_MAX);
         // No rank puts to it, gets from it, or asks its owner for anything any more ...

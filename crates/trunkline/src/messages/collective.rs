@@ -56,15 +56,18 @@ impl<M: IpcMemory> Messages<M> {
     /// # Errors
     /// As [`Messages::broadcast`]; [`MessageError::Parts`].
     pub fn all_to_all(&mut self, from: &Buffer, into: &Buffer) -> Result<(), MessageError> {
-        let (size, len) = (self.size(), from.len());
+        let size = self.size();
+        let len = from.len();
         if into.len() != len || !len.is_multiple_of(size) {
             return Err(MessageError::Parts { from: len, into: into.len(), size });
         }
-        let (tag, part) = (self.next_call(), len / size);
+        let tag = self.next_call();
+        let part = len / size;
         let near = self.near();
         let read = part > EAGER_MAX && self.all_offer(tag, &near, from)?;
         self.count(part, read);
-        let (mut received, mut sent) = (try_deque(near.len())?, try_vec(near.len())?);
+        let mut received = try_deque(near.len())?;
+        let mut sent = try_vec(near.len())?;
         for rank in near.iter() {
             let into = into.part(rank * part, part)?;
             received.push_back((self.irecv_tagged((*rank).into(), (tag, u64::MAX), &into), *rank, into));

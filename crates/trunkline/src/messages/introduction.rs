@@ -187,7 +187,9 @@ mod tests {
     }
 
     fn stream() -> (End, End) {
-        let (one, two, is_ended) = (Queue::default(), Queue::default(), Arc::new(Mutex::new(false)));
+        let one = Queue::default();
+        let two = Queue::default();
+        let is_ended = Arc::new(Mutex::new(false));
         let end = |sends: &Queue, receives: &Queue| End {
             sends: Arc::clone(sends),
             receives: Arc::clone(receives),
@@ -211,7 +213,8 @@ mod tests {
     fn two_ranks_prove_their_numbers_to_each_other() {
         let [zero, one, _] = ranks();
         let (here, there) = stream();
-        let (mut dials, mut accepts) = (Introductions::new(), Introductions::new());
+        let mut dials = Introductions::new();
+        let mut accepts = Introductions::new();
         assert!(dials.add_dialled(&one, here, 0));
         assert!(dials.poll(&one).is_empty(), "the other one has not answered");
         accepts.add_accepted(there);

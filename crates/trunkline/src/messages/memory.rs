@@ -78,7 +78,8 @@ impl<M: IpcMemory> Messages<M> {
     /// What is exported by how much, out of what budget, and what became of messages that would have shared memory. A snapshot.
     #[must_use]
     pub fn shares(&self) -> Shares {
-        let (exporter, driver) = (self.endpoint.node().exporter(), self.endpoint.node().counts());
+        let exporter = self.endpoint.node().exporter();
+        let driver = self.endpoint.node().counts();
         let config = exporter.config();
         Shares {
             budget: config.budget,
@@ -112,7 +113,8 @@ impl<M: IpcMemory> Messages<M> {
     #[must_use]
     pub fn who_holds(&self, addr: usize) -> Vec<Holder> {
         let around = |listing: &Listing| {
-            let (start, len) = (listing.memory.span.start(), listing.memory.span.len());
+            let start = listing.memory.span.start();
+            let len = listing.memory.span.len();
             (addr as u64).checked_sub(start).is_some_and(|offset| offset < len)
         };
         let mut all: Vec<Holder> = Vec::new();
@@ -140,7 +142,8 @@ impl<M: IpcMemory> Messages<M> {
         let of = |(rank, peer): (usize, PeerId)| {
             let neighbour = self.endpoint.neighbour(peer)?;
             let usage = self.endpoint.node().importer().usage(neighbour.source());
-            let (imports, mappings) = (usage.imports, usage.mappings);
+            let imports = usage.imports;
+            let mappings = usage.mappings;
             Some(Imported { rank, imports, mappings, bytes: usage.bytes, pins: usage.pins })
         };
         near.filter_map(of).collect()

@@ -296,7 +296,8 @@ impl<M: IpcMemory> Messages<M> {
         tag: impl Into<Tag>,
         into: &mut [u8],
     ) -> Result<Message, MessageError> {
-        let (from, tag) = (from.into(), tag.into().checked()?);
+        let from = from.into();
+        let tag = tag.into().checked()?;
         self.recv_tagged(from, tag, into)
     }
 
@@ -461,7 +462,8 @@ impl<M: IpcMemory> Messages<M> {
         from: impl Into<From>,
         tag: impl Into<Tag>,
     ) -> Result<Option<Message>, MessageError> {
-        let (peer, tag) = (self.source(from.into())?, tag.into().checked()?);
+        let peer = self.source(from.into())?;
+        let tag = tag.into().checked()?;
         self.progress();
         Ok(self.endpoint.probe(peer, tag).map(|done| self.message(&done)))
     }

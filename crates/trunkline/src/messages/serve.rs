@@ -138,7 +138,8 @@ impl<M: IpcMemory> Messages<M> {
 
     /// What comes next, and whether that is something else than before.
     fn serve_one(&mut self, one: &Serving) -> (Step, bool) {
-        let (from, access) = (one.from, &one.access);
+        let from = one.from;
+        let access = &one.access;
         match one.step {
             // Its rank has the window already, and this one is about to.
             Step::New if access.window > self.windows.settled => (Step::New, false),

@@ -61,7 +61,8 @@ impl RankCard {
         card[16..20].copy_from_slice(&self.pid.to_le_bytes());
         card[20..52].copy_from_slice(&self.key);
         card[52] = self.address.0.len() as u8;
-        let (to, from) = (card[53..].iter_mut(), self.address.0.iter());
+        let to = card[53..].iter_mut();
+        let from = self.address.0.iter();
         to.zip(from).for_each(|(to, from)| *to = *from);
         card
     }
@@ -79,7 +80,9 @@ impl RankCard {
 pub(super) fn start<M: IpcMemory>(world: &World, memory: M) -> Result<Messages<M>, MessageError> {
     let params = trunkline_runtime::params().map_err(Error::from)?;
     let host = UnixHost::reached(Reach { users: params.local_users, ..Reach::default() }, |_, _| {});
-    let (rank, size, process) = (world.rank(), world.size(), host.random());
+    let rank = world.rank();
+    let size = world.size();
+    let process = host.random();
     let mut listener = host.oob().listen()?;
     let mut sharing = Sharing::new(process, BUDGET);
     sharing.mutant = params.mutant;
@@ -93,7 +96,8 @@ pub(super) fn start<M: IpcMemory>(world: &World, memory: M) -> Result<Messages<M
     let cards = gather(world, &own.to_bytes())?;
     let cards = try_collect(cards.chunks(CARD).map(RankCard::from_bytes))?;
     let public = try_collect(cards.iter().map(|card| card.as_ref().map(|card| card.key)))?;
-    let (keys, mut introductions) = (RankKeys { rank, key, public }, Introductions::new());
+    let keys = RankKeys { rank, key, public };
+    let mut introductions = Introductions::new();
     let mut one = Messages {
         endpoint: Endpoint::new(memory, Config { sharing, inbox, copy: params.node_copy }, now),
         host: UnixHostClock(host),

@@ -256,7 +256,8 @@ impl<M: IpcMemory> Messages<M> {
         if self.windows.find(window.call).is_some_and(full) {
             self.end_first(window.call, |_| true)?;
         }
-        let (number, len) = (self.windows.accesses, buffer.len());
+        let number = self.windows.accesses;
+        let len = buffer.len();
         self.windows.accesses += 1;
         let access = Access { deed, window: window.call, number, at, len: len as u64, rows }.to_bytes();
         let ends = self.windows.find(window.call).map(|live| (live.ends.clone(), live.free_end()));

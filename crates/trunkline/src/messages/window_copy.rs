@@ -21,7 +21,8 @@ impl<M: IpcMemory> Messages<M> {
         buffer: &Buffer,
     ) -> Result<(), MessageError> {
         let in_one_row = place.spot.rows.is_whole() && buffer.inner().rows().is_whole();
-        let (len, most) = (buffer.len() as u64, self.bytes_at_once(in_one_row));
+        let len = buffer.len() as u64;
+        let most = self.bytes_at_once(in_one_row);
         let mut done = 0;
         while done < len {
             let part = (done, most.min(len - done));
@@ -62,7 +63,8 @@ impl<M: IpcMemory> Messages<M> {
             return self.copy(from, into);
         }
         let in_one_row = from.inner().rows().is_whole() && into.inner().rows().is_whole();
-        let (len, most) = (buffer.len() as u64, self.bytes_at_once(in_one_row));
+        let len = buffer.len() as u64;
+        let most = self.bytes_at_once(in_one_row);
         let mut done = 0;
         while done < len {
             let part = (done, most.min(len - done));

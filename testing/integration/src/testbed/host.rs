@@ -137,7 +137,8 @@ fn furnish(name: &str, number: usize) {
     need("mounting /sys", mount(Some("sysfs"), "/sys", Some("sysfs"), plain, nothing));
     need("mounting /dev/shm", mount(Some("tmpfs"), "/dev/shm", Some("tmpfs"), plain, nothing));
     // A file of the new /dev/shm stands in for the kernel's, and its name is taken away again.
-    let (boot_id, real) = (Path::new("/dev/shm/boot_id"), "/proc/sys/kernel/random/boot_id");
+    let boot_id = Path::new("/dev/shm/boot_id");
+    let real = "/proc/sys/kernel/random/boot_id";
     let text = format!("00000000-0000-4000-8000-{number:012x}\n");
     std::fs::write(boot_id, text).unwrap_or_else(|error| panic!("{}: {error}", boot_id.display()));
     need("mounting boot_id", mount(Some(boot_id), real, nothing, MsFlags::MS_BIND, nothing));
@@ -197,7 +198,8 @@ impl Running {
     /// When a pipe cannot be read.
     pub fn output(mut self) -> io::Result<Output> {
         use std::io::Read as _;
-        let (out, err) = (self.0.stdout.take(), self.0.stderr.take());
+        let out = self.0.stdout.take();
+        let err = self.0.stderr.take();
         let mut both = [Vec::new(), Vec::new()];
         let [stdout, stderr] = &mut both;
         std::thread::scope(|scope| {

@@ -141,7 +141,9 @@ fn fill_endpoint(ep: &mut EpAttr, offer: &Offer) {
     (ep.r#type, ep.protocol, ep.protocol_version) = (ep_type::RDM, PROTOCOL, 1);
     ep.max_msg_size = usize::try_from(MESSAGE_MAX).unwrap_or(usize::MAX);
     let ordered = |bit: u64| if offer.msg_order & bit != 0 { ep.max_msg_size } else { 0 };
-    let (raw, war, waw) = (ordered(order::RAW), ordered(order::WAR), ordered(order::WAW));
+    let raw = ordered(order::RAW);
+    let war = ordered(order::WAR);
+    let waw = ordered(order::WAW);
     (ep.max_order_raw_size, ep.max_order_war_size, ep.max_order_waw_size) = (raw, war, waw);
     ep.mem_tag_format = u64::MAX;
     (ep.tx_ctx_cnt, ep.rx_ctx_cnt) = (1, 1);

@@ -30,7 +30,8 @@ impl Buffers {
     /// # Safety
     /// The lists have so many entries; `desc` may be NULL.
     pub(super) unsafe fn list(iov: *const Iovec, desc: *const *mut c_void, count: usize) -> Self {
-        let (mut ranges, mut descs) = (Vec::new(), Vec::new());
+        let mut ranges = Vec::new();
+        let mut descs = Vec::new();
         for at in 0..count.min(LIST_MAX) {
             // SAFETY: as this function's caller promises.
             let place = unsafe { iov.add(at) };

@@ -94,7 +94,8 @@ fn functions(table: &Path, symbols: &[&std::ffi::CStr], facts: &mut Facts) -> Re
         let arguments =
             signature.inputs.iter().map(|input| c_type(&input.ty)).collect::<Result<Vec<_>>>()?.join(", ");
         let ReturnType::Type(_, result) = &signature.output else { bail!("{name} returns nothing") };
-        let (symbol, result) = (symbol.to_str()?, c_type(result)?);
+        let symbol = symbol.to_str()?;
+        let result = c_type(result)?;
         let check = format!("__builtin_types_compatible_p(__typeof__(&{symbol}), {result} (*)({arguments}))");
         facts.insert(check, 1);
     }

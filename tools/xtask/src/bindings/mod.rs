@@ -204,7 +204,8 @@ fn as_fact(bytes: usize) -> i64 {
 /// Has a C compiler evaluate every expression.
 fn measure<'a>(header: &Path, expressions: impl Iterator<Item = &'a String>) -> Result<Facts> {
     let dir = tempfile::tempdir().context("a temporary folder")?;
-    let (source, program) = (dir.path().join("probe.c"), dir.path().join("probe"));
+    let source = dir.path().join("probe.c");
+    let program = dir.path().join("probe");
     let mut text = format!("#include <stdio.h>\n#include <stddef.h>\n#include \"{}\"\n", header.display());
     text += "int main(void) {\n";
     for expression in expressions {

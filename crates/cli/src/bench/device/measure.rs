@@ -305,7 +305,8 @@ fn puts<N: Network + 'static>(
         rank.wait(0, counted)
     };
     let lane = Lane::new(queue.clone(), rank.queues.finder());
-    let (place, counter) = (rank.bytes(bytes), rank.counter(1));
+    let place = rank.bytes(bytes);
+    let counter = rank.counter(1);
     let mut seen = rank.value(1);
     let mut accompany = || {
         lane.write_and_count(companion, &place, &counter, &mut patience())?;
@@ -347,11 +348,14 @@ fn ping_pong<N: Network + 'static>(
     fill([&ranks[0].memory, &ranks[1].memory], bytes, 4);
     let all = count + warm_up(count);
     let [first, second] = ranks;
-    let (there, back) = (first.queue(128)?, second.queue(128)?);
-    let (mut sent, mut heard) = (second.value(2), first.value(2));
+    let there = first.queue(128)?;
+    let back = second.queue(128)?;
+    let mut sent = second.value(2);
+    let mut heard = first.value(2);
     let replied = heard;
     let put = |rank: &Rank<N>| [rank.put(bytes), vec![rank.signal(2)]].concat();
-    let (ask, answer) = (put(first), put(second));
+    let ask = put(first);
+    let answer = put(second);
     let times = std::thread::scope(|scope| {
         let echo = scope.spawn(move || {
             let mut heard = sent;
@@ -455,7 +459,8 @@ fn fans(
     queues: &[Queue<Words>],
     tickets: &mut Vec<Ticket>,
 ) -> Result<([Times; 2], u64), DeviceBenchError> {
-    let (put, counted_put) = (rank.put(8), rank.put_counted(8, 5)?);
+    let put = rank.put(8);
+    let counted_put = rank.put_counted(8, 5)?;
     let mut counted = rank.value(5);
     let mut nanos = [(); 2].map(|()| Vec::with_capacity(FANS));
     for run in 0..warm_up(FANS) + FANS {

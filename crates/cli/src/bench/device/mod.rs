@@ -216,7 +216,8 @@ pub(crate) fn run(settings: &Settings) -> Result<u64, BenchError> {
             "# device queues: two ranks in this process, a line transfer takes {transfer:.3} us\n#\n{COLUMNS}"
         )?;
     }
-    let (mut wrong, bar) = (0, progress::bar(settings.rows()));
+    let mut wrong = 0;
+    let bar = progress::bar(settings.rows());
     let mut print = |row: &Row| -> Result<(), BenchError> {
         wrong += row.wrong;
         let line = if settings.json {

@@ -23,7 +23,8 @@ fn pieces(bytes: usize) -> impl Iterator<Item = (usize, usize)> {
 
 /// Fills the source, and empties the target.
 pub(super) fn fill([source, target]: [&Memory; 2], bytes: usize, seed: u64) {
-    let (mut data, zeros) = (Vec::with_capacity(PIECE), vec![0; PIECE.min(bytes)]);
+    let mut data = Vec::with_capacity(PIECE);
+    let zeros = vec![0; PIECE.min(bytes)];
     for (begin, len) in pieces(bytes) {
         piece(begin, len, seed, &mut data);
         // The memory is longer than the largest size.
@@ -34,7 +35,8 @@ pub(super) fn fill([source, target]: [&Memory; 2], bytes: usize, seed: u64) {
 
 /// How many bytes are wrong at the target.
 pub(super) fn check(target: &Memory, bytes: usize, seed: u64) -> u64 {
-    let (mut data, mut there) = (Vec::with_capacity(PIECE), vec![0; PIECE.min(bytes)]);
+    let mut data = Vec::with_capacity(PIECE);
+    let mut there = vec![0; PIECE.min(bytes)];
     let mut wrong = 0;
     for (begin, len) in pieces(bytes) {
         piece(begin, len, seed, &mut data);

@@ -123,7 +123,8 @@ pub(super) fn alone(way: Way, bytes: usize) -> Result<[Rank<Alone>; 2], DeviceBe
     let ranks = [rank(0, Alone(0), way.mode(), bytes)?, rank(1, Alone(1), way.mode(), bytes)?];
     for (one, other) in [(0, 1), (1, 0)] {
         let near = Some(ranks[other].memory.clone());
-        let (key, len) = (ranks[other].keys[0], ranks[other].memory.len() as u64);
+        let key = ranks[other].keys[0];
+        let len = ranks[other].memory.len() as u64;
         let far = Far::of_host(key, len, ErrorTable::default(), near);
         let learned = ranks[one].queues.learn(other as u32, far);
         learned.map_err(|error| DeviceBenchError::Ranks(error.to_string()))?;
@@ -156,7 +157,8 @@ pub(super) fn over(way: Way, bytes: usize) -> Result<[Rank<Rma<Over>>; 2], Devic
     };
     let both = [start(0, first)?, start(1, second)?];
     for (one, other) in [(0, 1), (1, 0)] {
-        let (key, len) = (both[other].keys[0], both[other].memory.len() as u64);
+        let key = both[other].keys[0];
+        let len = both[other].memory.len() as u64;
         let far = Far::of_host(key, len, ErrorTable::default(), None);
         both[one].queues.learn(other as u32, far).map_err(|error| ranks(&error))?;
     }
@@ -220,7 +222,8 @@ impl<N: Network + 'static> Rank<N> {
     }
 
     pub(super) fn wait(&self, slot: u64, value: u64) -> Result<(), DeviceBenchError> {
-        let (slot, until) = (Slot::poisoned(self.slots + 128 * slot), Condition::AtLeast(value));
+        let slot = Slot::poisoned(self.slots + 128 * slot);
+        let until = Condition::AtLeast(value);
         slot.wait(&self.words, until, &mut patience(), Mutant::NONE)?;
         Ok(())
     }

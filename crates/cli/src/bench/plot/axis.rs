@@ -61,7 +61,8 @@ pub(crate) fn range(values: impl Iterator<Item = f64>) -> (f64, f64) {
 /// Powers of two, all within the range, evenly spaced and not too many; its ends where there is none.
 pub(crate) fn size_ticks((low, high): (f64, f64)) -> Vec<Tick> {
     // A size just off a power of two by rounding is that power.
-    let (first, last) = ((low.log2() - 1e-9).ceil() as u32, (high.log2() + 1e-9).floor() as u32);
+    let first = (low.log2() - 1e-9).ceil() as u32;
+    let last = (high.log2() + 1e-9).floor() as u32;
     let step = (1..).find(|step| (last.saturating_sub(first)) / step < SIZE_LABELS_MAX).unwrap_or(1);
     let tick = |exponent: u32| {
         let value = 2f64.powi(exponent as i32);
@@ -89,7 +90,8 @@ pub(crate) fn decimal_ticks(
     };
     let below = all(&[1, 2, 5]).map(|(_, value)| value).rfind(|value| *value <= low / AIR);
     let above = all(&[1, 2, 5]).map(|(_, value)| value).find(|value| *value >= high * AIR);
-    let (below, above) = (below.unwrap_or(low / 2.0), above.unwrap_or(high * 2.0));
+    let below = below.unwrap_or(low / 2.0);
+    let above = above.unwrap_or(high * 2.0);
     let named: &[u32] = if above / below > 300.0 { &[1] } else { &[1, 2, 5] };
     let inside = |value: f64| value >= below * 0.999 && value <= above * 1.001;
     let ticks = all(&[1, 2, 3, 4, 5, 6, 7, 8, 9]).filter(|(_, value)| inside(*value));

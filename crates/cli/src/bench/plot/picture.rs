@@ -102,7 +102,8 @@ impl Panel {
         let sizes = axis::range(points().map(|point| point.bytes));
         let (values, value_ticks) =
             axis::decimal_ticks(axis::range(points().map(|point| (self.value)(point))), self.label);
-        let (left, right) = (self.x + LABELS, self.x + width);
+        let left = self.x + LABELS;
+        let right = self.x + width;
         let bottom = PANEL_TOP + PANEL_HEIGHT;
         // A little air, so that the first and the last point stand free; more where all have one size.
         let air = ((sizes.1 / sizes.0).powf(0.03)).max(1.1);

@@ -115,7 +115,9 @@ impl<'a> Bench<'a> {
     }
 
     fn puts(&self, bytes: usize) -> Result<Moved, Error> {
-        let (world, count, before) = (self.world, self.iterations(bytes), self.wrong.load());
+        let world = self.world;
+        let count = self.iterations(bytes);
+        let before = self.wrong.load();
         let [single, streamed] = [1, 2].map(|salt| Self::pattern(bytes, salt));
         self.data.fill(GUARD_BYTE);
         self.source.write(0, &streamed);
@@ -136,7 +138,9 @@ impl<'a> Bench<'a> {
     }
 
     fn gets(&self, bytes: usize) -> Result<Moved, Error> {
-        let (world, count, before) = (self.world, self.iterations(bytes), self.wrong.load());
+        let world = self.world;
+        let count = self.iterations(bytes);
+        let before = self.wrong.load();
         let expected = Self::pattern(bytes, 3);
         self.data.fill(GUARD_BYTE);
         if world.rank() == 1 {
@@ -211,7 +215,8 @@ impl<'a> Bench<'a> {
         operation: impl FnMut(usize) -> Result<(), Error>,
         check: impl FnOnce(usize) -> bool,
     ) -> Result<One, Error> {
-        let (count, before) = (self.iterations(8), self.wrong.load());
+        let count = self.iterations(8);
+        let before = self.wrong.load();
         let times = self.on_first(|| Times::take(count, 1, operation))?;
         self.world.barrier()?;
         let all = count + warm_up(count);
@@ -230,8 +235,10 @@ impl<'a> Bench<'a> {
 
     /// Rank 1 makes no call of ours until rank 0 has put a word there.
     pub(super) fn fetch_adds_at_computing_rank(&self) -> Result<One, Error> {
-        let (world, before) = (self.world, self.wrong.load());
-        let (sum, end) = (self.words.at(0), 1);
+        let world = self.world;
+        let before = self.wrong.load();
+        let sum = self.words.at(0);
+        let end = 1;
         self.words.fill(0);
         world.barrier()?;
         let mut times = Times { p50_us: 0.0, p99_us: 0.0, max_us: 0.0 };
@@ -278,7 +285,8 @@ impl<'a> Bench<'a> {
 
     /// A stream of those that bring nothing back.
     fn adds(&self) -> Result<One, Error> {
-        let (count, before) = (self.iterations(8), self.wrong.load());
+        let count = self.iterations(8);
+        let before = self.wrong.load();
         let (_, rate) = self.stream(8, count, || self.world.inc(1, self.words.at(0)))?;
         let all = (count + count / 10 + 1) as u64;
         let wrong = self.is_wrong(self.world.rank() == 1 && self.words.load(0) != all);
@@ -288,7 +296,9 @@ impl<'a> Bench<'a> {
 
     /// Half round trips of signals, maybe each behind a put of 8 B.
     fn signals(&self, puts: bool) -> Result<One, Error> {
-        let (world, count, before) = (self.world, self.iterations(8), self.wrong.load());
+        let world = self.world;
+        let count = self.iterations(8);
+        let before = self.wrong.load();
         let mut wrong = 0;
         let send = |to: usize, value: u64| {
             let signal = (self.words.at(0), SignalOp::Add, 1);
@@ -323,7 +333,8 @@ impl<'a> Bench<'a> {
     }
 
     fn signal_stream(&self) -> Result<One, Error> {
-        let (count, before) = (self.iterations(8), self.wrong.load());
+        let count = self.iterations(8);
+        let before = self.wrong.load();
         let signal = || self.world.signal(1, self.words.at(0), SignalOp::Add, 1);
         let (_, rate) = self.stream(8, count, signal)?;
         let all = (count + count / 10 + 1) as u64;
@@ -338,7 +349,8 @@ impl<'a> Bench<'a> {
 
     /// A quiet after a put to each of so many ranks.
     pub(super) fn quiet(&self, peers: usize) -> Result<One, Error> {
-        let (world, before) = (self.world, self.wrong.load());
+        let world = self.world;
+        let before = self.wrong.load();
         let count = self.iterations(8);
         self.words.fill(0);
         world.barrier()?;
@@ -381,7 +393,8 @@ impl<'a> Bench<'a> {
         operation: impl FnMut(usize) -> Result<(), Error>,
         is_right: impl FnOnce() -> bool,
     ) -> Result<One, Error> {
-        let (world, before) = (self.world, self.wrong.load());
+        let world = self.world;
+        let before = self.wrong.load();
         self.words.fill(0);
         world.barrier()?;
         let began = Instant::now();

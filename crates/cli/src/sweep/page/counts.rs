@@ -88,7 +88,8 @@ impl Bar {
     /// With its mark and its number, `width` of the paper from `x` on.
     fn draw(self, name: &str, x: f64, width: f64, scale: f64) -> Group {
         let Self { used, expected, fits } = self;
-        let (top, line) = (BOTTOM - f64::from(used) * scale, BOTTOM - f64::from(expected) * scale);
+        let top = BOTTOM - f64::from(used) * scale;
+        let line = BOTTOM - f64::from(expected) * scale;
         let class = if fits { "bar" } else { "bar bad" };
         let tip = format!("{name}: {used} in use, {expected} by the formula");
         let bar = Rectangle::new().set("x", round(x + width * 0.16)).set("y", round(top));

@@ -102,7 +102,9 @@ fn line(plan: &Plan, cell: &Cell, across: &Axis, up: &Axis) -> Group {
         if gbs <= 0.0 || !gbs.is_finite() {
             continue;
         }
-        let (x, y, spread) = (across.place(bytes), up.place(gbs), point.busbw());
+        let x = across.place(bytes);
+        let y = up.place(gbs);
+        let spread = point.busbw();
         corners.push(format!("{x:.1},{y:.1}"));
         let tip = format!(
             "{} ({})\n{}: {} GB/s ({} to {})",

@@ -33,7 +33,12 @@ pub(crate) fn actions(bytes: &[u8]) {
 }
 
 pub(crate) fn action_seeds() -> Vec<Vec<u8>> {
-    let (send, look, cut, stranger, say, drop_end) = (0, 2, 4, 5, 6, 9);
+    let send = 0;
+    let look = 2;
+    let cut = 4;
+    let stranger = 5;
+    let say = 6;
+    let drop_end = 9;
     let scripts: [Vec<[u8; 4]>; 5] = [
         vec![
             [send, 0, 9, 0],

@@ -94,7 +94,10 @@ impl<R: Rail> Group<R> {
         let Shared { members, common } = &**shared;
         riding.seats += members.len();
         riding.dropped += common.dropped;
-        let (mut lots, mut ranges, mut eager, mut slices) = (asks, 0, 0, 0);
+        let mut lots = asks;
+        let mut ranges = 0;
+        let mut eager = 0;
+        let mut slices = 0;
         for open in members.iter() {
             lots += usize::from(open.lot.is_some());
             match &open.side {

@@ -86,7 +86,8 @@ impl Device {
     pub fn pinned(&self, len: usize) -> Result<Pinned, CallError> {
         let inner = &self.inner;
         let len = len.max(1).next_multiple_of(8);
-        let (mut start, mut at) = (ptr::null_mut(), 0);
+        let mut start = ptr::null_mut();
+        let mut at = 0;
         inner.call("cuMemHostAlloc", || {
             let flags = HOST_ALLOC_PORTABLE | HOST_ALLOC_DEVICEMAP;
             // SAFETY: writes an address to a place of ours.
@@ -129,7 +130,8 @@ impl Device {
     /// # Errors
     /// [`ExportError`]. That the driver does not export is none: [`Export::Refused`].
     pub fn export(&self, memory: &Memory) -> Result<Export, ExportError> {
-        let (inner, addr) = (&self.inner, memory.addr());
+        let inner = &self.inner;
+        let addr = memory.addr();
         match memory.kind() {
             Kind::Device(ordinal) if ordinal == inner.ordinal && !memory.is_empty() => {
                 let page = rustix::param::page_size();

@@ -73,7 +73,8 @@ impl Device {
     pub(super) fn new(cuda: Cuda, ordinal: u32) -> Result<Self, DeviceError> {
         let calls = calls::load()?;
         let context = cuda.retained(ordinal)?;
-        let (stream, spare) = (ptr::null_mut(), Mutex::new(Vec::with_capacity(SPARE_STREAMS_MAX)));
+        let stream = ptr::null_mut();
+        let spare = Mutex::new(Vec::with_capacity(SPARE_STREAMS_MAX));
         let mut inner = Inner { cuda, calls, ordinal, context, stream, spare, process: getpid() };
         inner.stream = inner.new_stream()?;
         Ok(Self { inner: Arc::new(inner) })
@@ -91,8 +92,8 @@ impl Device {
     /// [`CallError`].
     pub fn architecture(&self) -> Result<u32, CallError> {
         let of = |attribute| self.inner.attribute(attribute);
-        let (major, minor) =
-            (of(calls_of::COMPUTE_CAPABILITY_MAJOR)?, of(calls_of::COMPUTE_CAPABILITY_MINOR)?);
+        let major = of(calls_of::COMPUTE_CAPABILITY_MAJOR)?;
+        let minor = of(calls_of::COMPUTE_CAPABILITY_MINOR)?;
         Ok(u32::try_from(major * 10 + minor).unwrap_or(0))
     }
 
@@ -102,7 +103,8 @@ impl Device {
     /// [`CallError`].
     pub fn pci_address(&self) -> Result<String, CallError> {
         let of = |attribute| self.inner.attribute(attribute);
-        let (domain, bus) = (of(calls_of::PCI_DOMAIN_ID)?, of(calls_of::PCI_BUS_ID)?);
+        let domain = of(calls_of::PCI_DOMAIN_ID)?;
+        let bus = of(calls_of::PCI_BUS_ID)?;
         Ok(format!("{domain:04x}:{bus:02x}:{:02x}.0", of(calls_of::PCI_DEVICE_ID)?))
     }
 }
@@ -113,7 +115,8 @@ impl Inner {
         if getpid() == self.process || planted("mem-device-goes-on-in-children") {
             return Ok(());
         }
-        let (code, name_of_code) = (status::NOT_INITIALIZED, "CUDA_ERROR_NOT_INITIALIZED".to_owned());
+        let code = status::NOT_INITIALIZED;
+        let name_of_code = "CUDA_ERROR_NOT_INITIALIZED".to_owned();
         let remedy = "the process was forked after it opened the GPU; open it in the child";
         Err(CallError { call: name, code, name: name_of_code, remedy })
     }
@@ -147,7 +150,8 @@ impl Inner {
     }
 
     fn attribute(&self, attribute: u32) -> Result<c_int, CallError> {
-        let (device, mut value) = (self.cuda.device(self.ordinal)?, 0);
+        let device = self.cuda.device(self.ordinal)?;
+        let mut value = 0;
         // SAFETY: writes a number to a place of ours.
         let code = unsafe { (self.calls.device_get_attribute)(&raw mut value, attribute, device) };
         self.cuda.check("cuDeviceGetAttribute", code).map(|()| value)

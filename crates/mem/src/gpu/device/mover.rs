@@ -77,7 +77,8 @@ impl Device {
         };
         let shared = Shared { device, state: Mutex::new(state) };
         for _ in 0..MOVES_MAX {
-            let (device, mut event) = (&shared.device, ptr::null_mut());
+            let device = &shared.device;
+            let mut event = ptr::null_mut();
             device.call("cuEventCreate", || {
                 // SAFETY: writes a handle to a place of ours.
                 unsafe { (device.calls.event_create)(&raw mut event, EVENT_DISABLE_TIMING) }
@@ -106,7 +107,8 @@ impl Mover {
     /// Begins to copy `len` bytes behind all that were begun before; each end is memory of the device or of the host. `false`: not now. What it
     /// refuses for good is told by [`Mover::ended`].
     pub fn begin(&self, cookie: u64, from: (&Memory, u64), to: (&Memory, u64), len: u64) -> bool {
-        let (mut state, user) = (self.shared.state(), self.user);
+        let mut state = self.shared.state();
+        let user = self.user;
         if state.ended[user].len() >= MOVES_MAX || state.under_way.len() + state.lost.len() >= MOVES_MAX {
             return false;
         }

@@ -81,7 +81,8 @@ impl Device {
         // The driver is told no length: text ends with a zero, and machine code says its own.
         let mut image = image.to_vec();
         image.push(0);
-        let (inner, mut module) = (&self.inner, ptr::null_mut());
+        let inner = &self.inner;
+        let mut module = ptr::null_mut();
         inner.call("cuModuleLoadData", || {
             // SAFETY: an image that ends with a zero, read during the call; a place of ours for a handle.
             unsafe { (inner.calls.module_load_data)(&raw mut module, image.as_ptr().cast()) }
@@ -120,7 +121,8 @@ impl Program {
         let mut places: Vec<*mut c_void> = words.iter_mut().map(|of| of.as_mut_ptr().cast()).collect();
         let stream = device.take_stream()?;
         let running = Running { loaded: Arc::clone(&self.loaded), stream, _held: args };
-        let (blocks, threads): (c_uint, c_uint) = (blocks, threads);
+        let blocks: c_uint = blocks;
+        let threads: c_uint = threads;
         device.call("cuLaunchKernel", || {
             // SAFETY: a kernel of a module that is held, as many places as it has arguments (who loaded it has promised what it does with
             // any), which are read during the call.
@@ -145,7 +147,8 @@ impl Program {
 
     fn find(&self, name: &str) -> Result<*mut Function, LaunchError> {
         let name = CString::new(name).map_err(|_| LaunchError::Name)?;
-        let (device, mut function) = (&self.loaded.device, ptr::null_mut());
+        let device = &self.loaded.device;
+        let mut function = ptr::null_mut();
         device.call("cuModuleGetFunction", || {
             // SAFETY: a module of ours, a name that ends with a zero, and a place of ours for a handle.
             unsafe {

@@ -139,7 +139,8 @@ impl CudaDriver {
 
     /// What is mapped around an address.
     fn segment_at(&self, addr: usize) -> Result<Option<(usize, usize)>, CallError> {
-        let (mut base, mut len) = (0, 0);
+        let mut base = 0;
+        let mut len = 0;
         let code = self.cuda.within(self.device, || {
             // SAFETY: writes an address and a size to places of ours.
             unsafe { (self.calls.mem_get_address_range)(&raw mut base, &raw mut len, addr as u64) }

@@ -146,7 +146,8 @@ impl<S: CopyStreams> CopySlots<S> {
     /// What the driver says.
     pub(in crate::ipc) fn mark(&self, driver: &S, slot: usize, device: Option<u32>) -> Result<(), CallError> {
         let device = device.unwrap_or(self.by_default);
-        let (event, stream) = (self.event(driver, slot, device)?, self.stream(driver, slot, device)?);
+        let event = self.event(driver, slot, device)?;
+        let stream = self.stream(driver, slot, device)?;
         driver.record(device, event, stream)
     }
 

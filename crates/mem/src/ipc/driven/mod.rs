@@ -60,7 +60,8 @@ impl<D: Driver + 'static> Driven<D> {
     /// # Errors
     /// [`NoMemory`].
     pub fn open_device(device: u32) -> Result<Self, NoMemory> {
-        let (driver, here) = (Arc::new(D::begin(device)?), Arc::new(Here::new()?));
+        let driver = Arc::new(D::begin(device)?);
+        let here = Arc::new(Here::new()?);
         let no_memory = |_| Cause::System { call: "malloc", code: libc::ENOMEM };
         let queue = Arc::new(MappingQueue::new().map_err(no_memory)?);
         let mappings = DriverMappings::new(driver, Arc::clone(&here), random()?, Arc::clone(&queue));
@@ -123,7 +124,8 @@ impl<D: Driver> Driven<D> {
         len: usize,
     ) -> Result<Option<(u32, usize)>, CopyError> {
         let Some(end) = addr.checked_add(len) else { return Ok(None) };
-        let (mut at, mut first) = (addr, None);
+        let mut at = addr;
+        let mut first = None;
         for _ in 0..PIECES_MAX {
             let found = match self.find(imports, at) {
                 Ok(found) => found,
@@ -197,8 +199,10 @@ impl<D: Driver> Driven<D> {
         let mut done = 0;
         loop {
             let left = len - done;
-            let (to, from) = (to.plus(done), from.plus(done));
-            let (to, from) = (self.spot(&imports, to, left)?, self.spot(&imports, from, left)?);
+            let to = to.plus(done);
+            let from = from.plus(done);
+            let to = self.spot(&imports, to, left)?;
+            let from = self.spot(&imports, from, left)?;
             // What is open is of use to the device alone that it is mapped for.
             let device = if to.is_open && !from.is_open { to.device } else { from.device.or(to.device) };
             let part = if planted("mem-gpu-copies-over-seams") { left } else { to.piece.min(from.piece) };
@@ -238,8 +242,10 @@ impl<D: Driver> Driven<D> {
         let mut done = 0;
         while done < len {
             let left = len - done;
-            let (to, from) = (to.plus(done), from.plus(done));
-            let (to, from) = (self.spot(&imports, to, left)?, self.spot(&imports, from, left)?);
+            let to = to.plus(done);
+            let from = from.plus(done);
+            let to = self.spot(&imports, to, left)?;
+            let from = self.spot(&imports, from, left)?;
             let device = if to.is_open && !from.is_open { to.device } else { from.device.or(to.device) };
             let part = to.piece.min(from.piece);
             // A stream that is made here would wait for a kernel: the copies begun so far go on, and the caller begins all of them again behind their end.

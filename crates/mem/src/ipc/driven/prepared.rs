@@ -73,7 +73,8 @@ mod tests {
 
     #[test]
     fn device_is_asked_for_once_and_again_behind_a_refusal() {
-        let (devices, queue) = (PreparedDevices::with_device(Some(0)), MappingQueue::new().unwrap());
+        let devices = PreparedDevices::with_device(Some(0));
+        let queue = MappingQueue::new().unwrap();
         assert_eq!(devices.poll_device(0, &queue), Ok(true));
         let cause = Cause::System { call: "cuStreamCreate", code: 12 };
         for _ in 0..2 {

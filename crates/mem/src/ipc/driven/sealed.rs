@@ -72,7 +72,8 @@ impl Sealed {
     /// # Errors
     /// [`HandleError`].
     pub(in crate::ipc) fn parse(handle: &Handle, kinds: &[u8]) -> Result<Self, HandleError> {
-        let (kind, expected) = (handle.kind(), kinds.first().copied().unwrap_or(0));
+        let kind = handle.kind();
+        let expected = kinds.first().copied().unwrap_or(0);
         if !kinds.contains(&kind) {
             return Err(HandleError::Kind { found: kind, expected });
         }

@@ -52,7 +52,8 @@ impl CopyStreams for HipDriver {
         stream: *mut HipStream,
         (to, from, len): (usize, usize, usize),
     ) -> Result<(), CallError> {
-        let (into, out) = (ptr::with_exposed_provenance_mut(to), ptr::with_exposed_provenance(from));
+        let into = ptr::with_exposed_provenance_mut(to);
+        let out = ptr::with_exposed_provenance(from);
         self.call(device, "hipMemcpyAsync", || {
             // SAFETY: the caller's promise; the runtime tells by the addresses which are of a device.
             unsafe { (self.calls.memcpy_async)(into, out, len, MEMCPY_DEFAULT, stream) }

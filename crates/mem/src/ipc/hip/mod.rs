@@ -124,7 +124,8 @@ impl Driver for HipDriver {
         if device >= hip.devices() {
             return Err(NoMemory::Device { vendor: "AMD", device, devices: hip.devices() });
         }
-        let (streams, slots) = (Each::of(hip.devices()), CopySlots::of(hip.devices(), device));
+        let streams = Each::of(hip.devices());
+        let slots = CopySlots::of(hip.devices(), device);
         let this =
             Self { hip, calls, device, streams, slots, ids: Ids::default(), exports: Mutex::default() };
         this.stream(device).map_err(Missing::Driver)?;

@@ -160,7 +160,8 @@ impl Device {
     pub fn free(&self, base: usize) -> Result<(), FreeError> {
         let mut table = self.table_mut();
         let own = table.own(base).ok_or(FreeError::Unknown { addr: base })?;
-        let (allocation, slot) = (own.allocation, own.more.slot);
+        let allocation = own.allocation;
+        let slot = own.more.slot;
         let ledger = self.ledger.enter()?;
         if !planted("mem-ipc-poisons-nothing") {
             overwrite(&table, &allocation);

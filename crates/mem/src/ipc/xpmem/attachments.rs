@@ -66,7 +66,8 @@ pub(super) struct Attachments {
 
 impl Attachments {
     pub(super) fn new(most: usize) -> Self {
-        let (peers, pieces) = (BTreeMap::new(), BTreeMap::new());
+        let peers = BTreeMap::new();
+        let pieces = BTreeMap::new();
         Self { peers, next: 1, pieces, most: most.max(1), uses: AtomicU64::new(0) }
     }
 

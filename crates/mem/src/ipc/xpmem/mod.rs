@@ -76,7 +76,9 @@ impl Xpmem {
     /// As [`Xpmem::open`].
     pub fn with_pieces(most: usize) -> Result<Self, NoMemory> {
         let driver = Driver::load()?;
-        let (guard, here, private) = (Guard::install()?, Here::new()?, Private::new()?);
+        let guard = Guard::install()?;
+        let here = Here::new()?;
+        let private = Private::new()?;
         // From here on it is removed with the value.
         let this = Self {
             driver,

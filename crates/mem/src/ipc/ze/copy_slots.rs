@@ -38,7 +38,8 @@ impl CopyStreams for ZeDrivers {
             flags: ze::EVENT_POOL_FLAG_HOST_VISIBLE,
             count: 1,
         };
-        let (mut on, mut pool) = (self.handle(device), ptr::null_mut());
+        let mut on = self.handle(device);
+        let mut pool = ptr::null_mut();
         // SAFETY: a description, a device and a place of ours.
         let code = unsafe {
             (self.calls.event_pool_create)(self.context, &raw const desc, 1, &raw mut on, &raw mut pool)
@@ -51,7 +52,8 @@ impl CopyStreams for ZeDrivers {
             signal: ze::EVENT_SCOPE_FLAG_HOST,
             wait: ze::EVENT_SCOPE_FLAG_HOST,
         };
-        let (pool, mut made) = (Pool(pool), ptr::null_mut());
+        let pool = Pool(pool);
+        let mut made = ptr::null_mut();
         // SAFETY: the pool's only place, a description and a place of ours.
         let code = unsafe { (self.calls.event_create)(pool.0, &raw const desc, &raw mut made) };
         check("zeEventCreate", code).inspect_err(|_| self.end_pool(&pool))?;

@@ -94,7 +94,8 @@ impl ZeDrivers {
             mode,
             priority: 0,
         };
-        let (create, mut made) = (self.calls.command_list_create_immediate, ptr::null_mut());
+        let create = self.calls.command_list_create_immediate;
+        let mut made = ptr::null_mut();
         // SAFETY: a description and a place of ours.
         let code = unsafe { create(self.context, device, &raw const queue, &raw mut made) };
         check("zeCommandListCreateImmediate", code)?;
@@ -110,8 +111,10 @@ impl ZeDrivers {
         list: *mut ZeCommandList,
         (to, from, len): (usize, usize, usize),
     ) -> Result<(), CallError> {
-        let (into, out) = (ptr::with_exposed_provenance_mut(to), ptr::with_exposed_provenance(from));
-        let (none, nobody) = (ptr::null_mut(), ptr::null_mut());
+        let into = ptr::with_exposed_provenance_mut(to);
+        let out = ptr::with_exposed_provenance(from);
+        let none = ptr::null_mut();
+        let nobody = ptr::null_mut();
         // SAFETY: the caller's promise, and a list of ours.
         let code =
             unsafe { (self.calls.command_list_append_memory_copy)(list, into, out, len, none, 0, nobody) };
@@ -144,7 +147,8 @@ impl ZeDrivers {
 
     fn range(&self, addr: usize) -> Result<(usize, usize), CallError> {
         let at = ptr::with_exposed_provenance::<c_void>(addr);
-        let (mut base, mut len) = (ptr::null_mut(), 0);
+        let mut base = ptr::null_mut();
+        let mut len = 0;
         // SAFETY: as above.
         let code =
             unsafe { (self.calls.mem_get_address_range)(self.context, at, &raw mut base, &raw mut len) };
@@ -233,7 +237,8 @@ impl Driver for ZeDrivers {
         let code = unsafe { (calls.context_create)(driver, &raw const desc, &raw mut context) };
         check("zeContextCreate", code).map_err(Missing::Driver)?;
         let slots = CopySlots::of(devices.len() as u32, device);
-        let (open, pools) = (Mutex::default(), Mutex::default());
+        let open = Mutex::default();
+        let pools = Mutex::default();
         let this = Self { calls, context, devices, device, slots, pools, open };
         drop(this.list(device).map_err(Missing::Driver)?);
         this.slots.prepare(&this).map_err(Missing::Driver)?;
@@ -315,7 +320,8 @@ impl Driver for ZeDrivers {
             *byte = ours;
         }
         let handle = ZeIpcMemHandle { data: bytes.map(u8::cast_signed) };
-        let (mut at, on) = (ptr::null_mut(), self.handle(device.unwrap_or(self.device)));
+        let mut at = ptr::null_mut();
+        let on = self.handle(device.unwrap_or(self.device));
         // SAFETY: writes an address to a place of ours; the driver looks at the bytes of the handle, and the descriptor is open.
         let code = unsafe { (self.calls.mem_open_ipc_handle)(self.context, on, handle, 0, &raw mut at) };
         // What is mapped holds the memory; the descriptor closes here.

@@ -112,8 +112,10 @@ pub(super) struct Entry {
 impl Entry {
     /// One that its first pin exports.
     pub(super) const fn new(memory: Allocation, passing: bool, now: Instant, checked: u32) -> Self {
-        let (state, links) = (State::Exporting, Links::NONE);
-        let (listed, asked_back) = (true, false);
+        let state = State::Exporting;
+        let links = Links::NONE;
+        let listed = true;
+        let asked_back = false;
         Self { memory, state, listed, passing, asked_back, pins: 1, held: 0, used: now, checked, links }
     }
 

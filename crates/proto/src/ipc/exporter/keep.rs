@@ -120,7 +120,8 @@ impl Exporter {
     /// the message may use it all the same; but not if nothing may be kept, or if it was asked back.
     pub(super) fn adopt(&mut self, id: SlotId) -> Result<(), Why> {
         let Some(entry) = self.entries.get(id).filter(|entry| entry.passing) else { return Ok(()) };
-        let (one, asked_back) = (self.config.one(entry.memory), entry.asked_back);
+        let one = self.config.one(entry.memory);
+        let asked_back = entry.asked_back;
         let budget = self.config.budget;
         if !self.live.and(self.zombies).and(one).fits(budget) {
             let is_off = budget.is_none();

@@ -99,7 +99,8 @@ impl Exporter {
     pub fn retire(&mut self, peer: PeerId) -> Option<Names> {
         let peer = self.peers.get_mut(peer.0)?;
         let first = Name::new(self.entries.at(*peer.due.front()?)?.0)?;
-        let (mut names, mut len) = ([first; NAMES_MAX], 0);
+        let mut names = [first; NAMES_MAX];
+        let mut len = 0;
         while let Some(&slot) = peer.due.front()
             && let Some(place) = names.get_mut(len)
         {

@@ -9,7 +9,8 @@ impl Exporter {
     /// Nobody finds that export any more; it is over once no message uses it and no peer has it.
     pub(super) fn retire_at(&mut self, slot: u32) {
         let Some((id, entry)) = self.entries.at(slot).filter(|(_, entry)| entry.listed) else { return };
-        let (idle, live) = (entry.is_idle(), entry.state == State::Live);
+        let idle = entry.is_idle();
+        let live = entry.state == State::Live;
         self.unlist(id);
         if idle {
             self.idle.take(&mut self.entries, id);
@@ -23,7 +24,8 @@ impl Exporter {
     /// The memory of that export is not what it was.
     pub(super) fn end_stale(&mut self, slot: u32) {
         self.counts.stale += 1;
-        let (of, under_use) = (self.entries.at(slot), self.mutant.is("ipc-ends-stale-under-use"));
+        let of = self.entries.at(slot);
+        let under_use = self.mutant.is("ipc-ends-stale-under-use");
         if let Some((id, _)) =
             of.filter(|(_, entry)| under_use && entry.state == State::Live && entry.pins > 0)
         {

@@ -265,7 +265,8 @@ impl Exporter {
         let id = export.pin.name.id();
         let entry = self.entries.get(id).filter(|entry| entry.state == State::Exporting);
         let Some(entry) = entry else { return Err(NewsError::NoExport) };
-        let (one, passing) = (self.config.one(entry.memory), entry.passing);
+        let one = self.config.one(entry.memory);
+        let passing = entry.passing;
         if self.mutant.is("ipc-keeps-what-failed") {
             self.entries.get_mut(id).into_iter().for_each(|entry| entry.state = State::Live);
             self.unpin(id, Instant::default());

@@ -77,7 +77,8 @@ impl Importer {
         let slot = of.name.id().slot as usize;
         let again = self.mutant.is("ipc-maps-each-time");
         let Some(source) = self.sources.get_mut(of.source.0) else { return Err(ResolveError::Gone) };
-        let (ended, closing) = (source.ended, source.closing);
+        let ended = source.ended;
+        let closing = source.closing;
         let Some(entry) = source.entries.get_mut(slot) else { return Err(ResolveError::Gone) };
         let reference = Reference { name: of.name, part: of.part };
         match entry.state {

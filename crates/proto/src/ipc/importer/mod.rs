@@ -112,7 +112,8 @@ impl Importer {
     /// One that knows nobody.
     #[must_use]
     pub fn new(mutant: Mutant) -> Self {
-        let (sources, unmapping) = (Slots::new(IPC_PEERS_MAX), VecDeque::new());
+        let sources = Slots::new(IPC_PEERS_MAX);
+        let unmapping = VecDeque::new();
         Self { sources, unmapping, counts: Counts::default(), mutant }
     }
 

@@ -54,7 +54,8 @@ impl Importer {
         let Some(source) = self.sources.get_mut(source.0).filter(|source| !source.ended) else {
             return Err(AnnounceError::Gone);
         };
-        let (name, generation) = (announce.name, announce.name.id().generation);
+        let generation = announce.name.id().generation;
+        let name = announce.name;
         let order = source.announced + 1;
         let entry = source.place(name);
         let fits = match entry.state {
@@ -91,7 +92,8 @@ impl Importer {
         let Some(of) = self.sources.get_mut(source.0).filter(|source| !source.ended) else {
             return Err(ArriveError::Gone);
         };
-        let (name, part) = (reference.name, reference.part);
+        let name = reference.name;
+        let part = reference.part;
         let awaited = of.awaited;
         let entry = of.place(name);
         let same = entry.generation == name.id().generation || mutant.is("ipc-ignores-generations");

@@ -62,7 +62,8 @@ impl Importer {
     pub fn retired(&mut self, source: SourceId) -> Option<Names> {
         let source = self.sources.get_mut(source.0)?;
         let first = *source.retired.front()?;
-        let (mut names, mut len) = ([first; NAMES_MAX], 0);
+        let mut names = [first; NAMES_MAX];
+        let mut len = 0;
         while let Some(place) = names.get_mut(len)
             && let Some(name) = source.retired.pop_front()
         {

@@ -133,8 +133,10 @@ impl WindowCard {
         config.copy_from_slice(&words[..CONFIG_WORDS]);
         let told = words[CONFIG_WORDS];
         let is = |bit: u32| told >> bit & 1 == 1;
-        let (is_posted, is_divided) = (is(POSTED_BIT), is(DIVIDED_BIT));
-        let (needs_flush, heap) = (is(FLUSH_BIT), (told >> WORDS_SHIFT) as u8);
+        let is_posted = is(POSTED_BIT);
+        let is_divided = is(DIVIDED_BIT);
+        let needs_flush = is(FLUSH_BIT);
+        let heap = (told >> WORDS_SHIFT) as u8;
         let key = told as u32;
         let known = u64::from(key)
             | u64::from(is_posted) << POSTED_BIT
@@ -186,7 +188,9 @@ fn write_rails(heaps: &[Heap], words: &mut [u64]) {
 }
 
 fn read_rails(words: &[u64], len: u64, mutant: Mutant) -> Result<([Heap; RAILS_MAX], usize), CardError> {
-    let (mut heaps, mut rails, mut ends) = ([NOWHERE; RAILS_MAX], 0, false);
+    let mut heaps = [NOWHERE; RAILS_MAX];
+    let mut rails = 0;
+    let mut ends = false;
     for (words, heap) in words.chunks_exact(3).zip(&mut heaps) {
         let &[bytes, key, addr] = words else { continue };
         if [bytes, key, addr] == [0; 3] {

@@ -60,7 +60,9 @@ impl Completion {
     #[must_use]
     pub fn owner(shape: &Shape, index: u64, head: u64) -> Owner {
         let (low, rest) = halves(head);
-        let (status, op, owner) = (rest as u16, (rest >> 16) as u8, (rest >> 24) as u8);
+        let status = rest as u16;
+        let op = (rest >> 16) as u8;
+        let owner = (rest >> 24) as u8;
         let ahead = low.wrapping_sub(index as u32) as i32;
         if owner > 1 || ahead < 0 {
             return Owner::NotYet;

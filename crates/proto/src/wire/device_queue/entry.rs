@@ -445,7 +445,8 @@ impl Work {
                 (1, flags, [from.addr, to.addr, keys, len, imm, 0, to.peer.into()])
             }
             Self::WriteCounted { from, to, len, counter, key, value, poisoned } => {
-                let (keys, count) = (word(from.key, to.key), word(key, value));
+                let keys = word(from.key, to.key);
+                let count = word(key, value);
                 let flags = flag::COUNTED | if poisoned { flag::POISONED } else { 0 };
                 (1, flags, [from.addr, to.addr, keys, len.into(), counter, count, to.peer.into()])
             }
@@ -502,7 +503,9 @@ impl Fields<'_> {
             0 => self.of(Work::Nop, &Used::NOTHING),
             1 => self.write(),
             2 => {
-                let (into, from, len) = (self.here(), self.there(), self.length()?);
+                let into = self.here();
+                let from = self.there();
+                let len = self.length()?;
                 self.of(Work::Read { into, from, len }, &Used::WRITE)
             }
             3 => self.atomic(Atomic::Add(self.operand()), &Used::ATOMIC),
@@ -528,18 +531,25 @@ impl Fields<'_> {
     fn write(&self) -> Result<Entry, EntryError> {
         match self.flags & (flag::INLINE | flag::COUNTED | flag::IMMEDIATE) {
             0 => {
-                let (from, to, len) = (self.here(), self.there(), self.length()?);
+                let from = self.here();
+                let to = self.there();
+                let len = self.length()?;
                 self.of(Work::Write { from, to, len, imm: None }, &Used::WRITE)
             }
             flag::COUNTED => {
                 let (key, value) = halves(self.comparand());
-                let (counter, poisoned) = (aligned(self.operand())?, self.flags & flag::POISONED != 0);
+                let counter = aligned(self.operand())?;
+                let poisoned = self.flags & flag::POISONED != 0;
                 // It is no longer than LENGTH_MAX.
-                let (from, to, len) = (self.here(), self.there(), self.length()? as u32);
+                let from = self.here();
+                let to = self.there();
+                let len = self.length()? as u32;
                 self.of(Work::WriteCounted { from, to, len, counter, key, value, poisoned }, &Used::COUNTED)
             }
             flag::IMMEDIATE => {
-                let (from, to, len) = (self.here(), self.there(), self.length()?);
+                let from = self.here();
+                let to = self.there();
+                let len = self.length()?;
                 self.of(Work::Write { from, to, len, imm: Some(self.operand() as u32) }, &Used::TELLING)
             }
             _ if self.flags & flag::INLINE != 0 => {
@@ -555,7 +565,8 @@ impl Fields<'_> {
     #[inline(always)]
     fn atomic(&self, change: Atomic, used: &Used) -> Result<Entry, EntryError> {
         aligned(self.words[2])?;
-        let (at, poisoned) = (self.there(), self.flags & flag::POISONED != 0);
+        let at = self.there();
+        let poisoned = self.flags & flag::POISONED != 0;
         self.of(Work::Atomic { at, change, poisoned }, used)
     }
 

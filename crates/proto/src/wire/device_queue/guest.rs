@@ -190,7 +190,8 @@ impl GuestCard {
         let &head: &[u64; HEAD_WORDS] = words.first_chunk().ok_or(wrong)?;
         let [_, count, files, queues_inode, queues_len, part_inode, part_len, whose, sizes, rest @ ..] = head;
         let [data, signals, barriers, depth, chunk] = rest;
-        let (pid, files) = (halves(count).1, halves(files));
+        let pid = halves(count).1;
+        let files = halves(files);
         if pid == 0 || pid > i32::MAX as u32 {
             return Err(GuestCardError::Number(pid));
         }

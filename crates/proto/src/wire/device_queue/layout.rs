@@ -391,7 +391,8 @@ impl Bells {
     #[must_use]
     pub const fn bit(&self, bell: u32) -> (u64, u64) {
         let shift = self.shift();
-        let (group, place) = (bell >> shift, bell & (self.of_group() - 1));
+        let group = bell >> shift;
+        let place = bell & (self.of_group() - 1);
         (Self::group(group), 1 << (place << (6 - shift)))
     }
 

@@ -113,8 +113,9 @@ impl WindowLayout {
 
     fn lay(shape: WindowShape) -> Option<Self> {
         let ranks = u64::from(shape.ranks);
-        let (signals, counters, barriers) =
-            (shape.signals.into(), shape.counters.into(), u64::from(shape.barriers));
+        let signals = shape.signals.into();
+        let counters = shape.counters.into();
+        let barriers = u64::from(shape.barriers);
         let mut end = 0;
         part(&mut end, [shape.bytes, 1, 1])?;
         let mut layout = Self { shape, ..Self::default() };

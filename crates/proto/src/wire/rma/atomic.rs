@@ -134,9 +134,14 @@ impl Request {
     }
 
     pub(super) fn read(first: First, reader: &mut Reader<'_>) -> Result<Self, MessageError> {
-        let (number, kind, generation) = (reader.u8()?, reader.u8()?, reader.u16()?);
-        let (heap, reserved, offset) = (reader.u8()?, reader.u8()?, word::six(reader)?);
-        let (operand, expect) = (reader.u64()?, reader.u64()?);
+        let number = reader.u8()?;
+        let kind = reader.u8()?;
+        let generation = reader.u16()?;
+        let heap = reader.u8()?;
+        let reserved = reader.u8()?;
+        let offset = word::six(reader)?;
+        let operand = reader.u64()?;
+        let expect = reader.u64()?;
         zero(reserved.into())?;
         let unknown = MessageError::Operation { op: first.how, kind };
         let slot = Slot::new(number, generation).ok_or(MessageError::Slot(number))?;
@@ -191,7 +196,9 @@ impl Reply {
     }
 
     pub(super) fn read(first: First, reader: &mut Reader<'_>) -> Result<Self, MessageError> {
-        let (number, reserved, generation) = (reader.u8()?, reader.u8()?, reader.u16()?);
+        let number = reader.u8()?;
+        let reserved = reader.u8()?;
+        let generation = reader.u16()?;
         let value = reader.u64()?;
         zero(reserved.into())?;
         let slot = Slot::new(number, generation).ok_or(MessageError::Slot(number))?;

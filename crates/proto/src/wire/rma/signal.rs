@@ -137,12 +137,16 @@ impl Signal {
     }
 
     pub(super) fn read(first: First, reader: &mut Reader<'_>) -> Result<Self, MessageError> {
-        let (epoch, heap, ack_stream) = (reader.u16()?, reader.u8()?, reader.u8()?);
-        let (count, ack_low) = (reader.u32()?, reader.u32()?);
+        let epoch = reader.u16()?;
+        let heap = reader.u8()?;
+        let ack_stream = reader.u8()?;
+        let count = reader.u32()?;
+        let ack_low = reader.u32()?;
         let value = reader.u64()?;
         let offset = word::six(reader)?;
         let ack = u64::from(reader.u16()?) << 32 | u64::from(ack_low);
-        let (op, kind) = (first.how & 3, first.how >> 2 & 3);
+        let op = first.how & 3;
+        let kind = first.how >> 2 & 3;
         let unknown = MessageError::Operation { op: first.how, kind };
         zero(u64::from(first.how & 0x70))?;
         let op = match op {
@@ -201,7 +205,8 @@ fn short(first: [u8; 4], number: u64) -> [u8; ACK_BYTES] {
 }
 
 fn number(first: First, reader: &mut Reader<'_>) -> Result<u64, MessageError> {
-    let (reserved, number) = (reader.u32()?, word::six(reader)?);
+    let reserved = reader.u32()?;
+    let number = word::six(reader)?;
     let last = reader.u16()?;
     zero(u64::from(first.how) | u64::from(reserved) | u64::from(last))?;
     Ok(number)

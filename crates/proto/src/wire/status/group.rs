@@ -71,8 +71,9 @@ impl Numbers {
     }
 
     const fn from_words([routed, dropped, eager, slices, queue]: [u64; NUMBERS]) -> Self {
-        let (eager, slices, queue) =
-            (Taken::from_word(eager), Taken::from_word(slices), Taken::from_word(queue));
+        let eager = Taken::from_word(eager);
+        let slices = Taken::from_word(slices);
+        let queue = Taken::from_word(queue);
         Self { routed, dropped, eager, slices, queue }
     }
 }
@@ -129,7 +130,8 @@ impl Group {
             2 => Direction::Recv,
             _ => return Err(wrong),
         };
-        let (links, members) = ((who >> 8) as u8, (who >> 32) as u16);
+        let links = (who >> 8) as u8;
+        let members = (who >> 32) as u16;
         if !(1..=LINKS_MAX as u8).contains(&links) || usize::from(members) > MEMBERS_OF_GROUP_MAX {
             return Err(wrong);
         }

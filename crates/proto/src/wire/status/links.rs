@@ -55,7 +55,8 @@ impl Links {
 
     /// Reads them; `None` for links that cannot be.
     pub(super) fn from_word(first: u16, word: u64) -> Option<Self> {
-        let (count, carrying) = (word as u8, (word >> 8) as u8);
+        let count = word as u8;
+        let carrying = (word >> 8) as u8;
         let nics = [first, (word >> 16) as u16, (word >> 32) as u16, (word >> 48) as u16];
         let beyond = nics.iter().skip(usize::from(count)).any(|&nic| nic != 0);
         let possible = (1..=LINKS_MAX as u8).contains(&count) && carrying & !mask(count) == 0 && !beyond;

@@ -163,7 +163,8 @@ impl Neighbour {
             2 => true,
             _ => return Err(NodeError::Neighbour(state)),
         };
-        let (pid, rank) = (who as u32, rank_of(who));
+        let pid = who as u32;
+        let rank = rank_of(who);
         let [mappings, pins, holds] = [mappings, pins, holds].map(|word| word as u32);
         Ok(Self { gone, pid, rank, mappings, mapped_bytes, pins, holds, held_bytes })
     }
@@ -262,7 +263,9 @@ impl Export {
         if unknown != 0 {
             return Err(NodeError::Holders(held_by));
         }
-        let (device, pins, holders) = ((first >> 32) as u32, users as u32, (users >> 32) as u32);
+        let device = (first >> 32) as u32;
+        let pins = users as u32;
+        let holders = (users >> 32) as u32;
         Ok(Self { stands, passing, device, base, len, allocation, pins, holders, used, held_by })
     }
 
@@ -326,7 +329,8 @@ impl Page {
         if !word(SEQUENCE).is_multiple_of(2) {
             return Err(NodeError::Unsettled);
         }
-        let (neighbours, exports) = (word(9) as u32, (word(9) >> 32) as u32);
+        let neighbours = word(9) as u32;
+        let exports = (word(9) >> 32) as u32;
         if neighbours as usize > NEIGHBOURS || exports as usize > EXPORTS {
             return Err(NodeError::Records { neighbours, exports });
         }

@@ -110,7 +110,8 @@ mod tests {
     fn every_reason_has_its_number() {
         for (at, why) in Why::ALL.into_iter().enumerate() {
             let number = Number::ALL[Number::FALLBACKS + at];
-            let (called, debug) = (number.called(), alloc::format!("{number:?}"));
+            let called = number.called();
+            let debug = alloc::format!("{number:?}");
             assert_eq!((called.name, debug), ("fallbacks", alloc::format!("Fallback{why:?}")));
             assert!(!called.reason.is_empty());
         }

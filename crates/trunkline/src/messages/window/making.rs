@@ -95,10 +95,14 @@ impl<M: IpcMemory> Messages<M> {
             }
         }
         self.decide(call, &near, buffer, making)?;
-        let (parts, pending) = (std::mem::take(&mut making.parts), std::mem::take(&mut making.pending));
+        let parts = std::mem::take(&mut making.parts);
+        let pending = std::mem::take(&mut making.pending);
         self.count_made(&parts);
-        let (lent, name, ends) = (std::mem::take(&mut making.lent), making.name, making.ends.clone());
-        let (served, own) = (name.is_none() && !buffer.is_empty() && !near.is_empty(), buffer.clone());
+        let lent = std::mem::take(&mut making.lent);
+        let name = making.name;
+        let ends = making.ends.clone();
+        let served = name.is_none() && !buffer.is_empty() && !near.is_empty();
+        let own = buffer.clone();
         self.windows.live.push(Live { call, own, lent, name, served, pending, ends });
         self.listen();
         Ok(Window { call, parts })
